@@ -1,0 +1,58 @@
+"""Fixtures every test may use: a private directory in shared memory, processes that always end, needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Processes
+
+pytest_plugins = ("tests.conformance.plugin",)
+
+REQUIRED = frozenset(filter(None, os.environ.get("FRAMEPOOL_REQUIRE", "").split(",")))
+
+
+@pytest.fixture
+def base_dir() -> Iterator[Path]:
+    """An empty directory of this test's own, in shared memory where there is some."""
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="framepool-test-", dir=root))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Starts processes and sees that none outlives the test, stopped ones included."""
+    running = Processes(sys.executable)
+    yield running
+    running.stop_all()
+
+
+NEEDS = {
+    "root": (lambda: os.geteuid() == 0, "run as root"),
+    "java": (lambda: shutil.which("java") is not None, "install the package openjdk-17-jre-headless"),
+    "browser": (lambda: shutil.which("chromium") is not None, "install the package chromium"),
+    "netns": (
+        lambda: os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("nft") is not None,
+        "run as root with the packages iproute2 and nftables",
+    ),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips by name what this machine lacks, or fails it where FRAMEPOOL_REQUIRE demands it."""
+    for mark in item.iter_markers("requires"):
+        for need in mark.args:
+            present, remedy = NEEDS[need]
+            if present():
+                continue
+            if need in REQUIRED:
+                pytest.fail(f"FRAMEPOOL_REQUIRE demands {need}: {remedy}", pytrace=False)
+            pytest.skip(f"needs {need}: {remedy}")

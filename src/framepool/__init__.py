@@ -1,0 +1,3 @@
+"""Zero-copy shared-memory tensor transport."""
+
+__version__ = "0.1.0"

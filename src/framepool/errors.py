@@ -1,0 +1,130 @@
+"""Every error framepool raises, in one tree.
+
+Each message says what happened and, where there is something to do, what to do. Bad input from outside is
+dropped and counted, never raised; what is raised here concerns the caller or the machine.
+
+::
+
+    FramepoolError
+    ├── DecodeError                 bytes that are not the message they claim to be
+    │   └── UnsupportedMessage      a schema, version, template or dialect we do not speak
+    ├── EncodeError                 a value that its field cannot hold
+    ├── RegionError                 a shared-memory region that must not be mapped
+    │   ├── RegionUriError          the URI is not of the grammar of Wire 15.22
+    │   ├── PathNotAllowed          the path leaves the allowed directories or passes a link
+    │   ├── NotARegularFile         a directory, FIFO, device or socket
+    │   ├── RegionSizeError         the file is shorter or longer than its layout
+    │   ├── RegionOwnerError        owner or mode are not what the policy allows
+    │   ├── SuperblockError         the superblock contradicts the announce or the layout
+    │   └── HugepagesRequired       hugepages were demanded and the file has none
+    ├── AllocationError             a region could not be made (no space, no permission)
+    ├── TensorError                 a shape, dtype or stride that the header cannot describe
+    ├── NoPoolFits                  the payload is larger than every pool's stride
+    ├── SequenceError               a slot was claimed or committed out of turn
+    ├── TransportError              Aeron refused or failed
+    │   ├── AeronLibraryError       libaeron is missing or lacks a symbol
+    │   ├── MediaDriverLost         the media driver died or gave this client up
+    │   ├── MediaDriverRunning      another media driver owns the directory
+    │   ├── TransportTimeout        the media driver did not answer in time
+    │   ├── TransportClosed         the object was closed by its owner
+    │   └── ForkedError             used in a child made by fork
+    └── ConfigurationError          a setting that cannot work
+"""
+
+from __future__ import annotations
+
+
+class FramepoolError(Exception):
+    """The root of the tree: catches everything framepool raises by itself."""
+
+
+class DecodeError(FramepoolError):
+    """The bytes are not the message they claim to be. Raised by every decoder in `wire`, and nothing else."""
+
+
+class UnsupportedMessage(DecodeError):
+    """A well-formed header of a schema, version, template or block length that we do not speak."""
+
+
+class EncodeError(FramepoolError):
+    """A value does not fit the field it was given for."""
+
+
+class RegionError(FramepoolError):
+    """A shared-memory region that must not be mapped. Nothing of it was mapped."""
+
+
+class RegionUriError(RegionError):
+    """The region URI is not of the grammar of Wire 15.22."""
+
+
+class PathNotAllowed(RegionError):
+    """The path lies outside the allowed directories, or a link stands in its way."""
+
+
+class NotARegularFile(RegionError):
+    """The path names a directory, FIFO, device or socket."""
+
+
+class RegionSizeError(RegionError):
+    """The file is shorter or longer than its layout demands."""
+
+
+class RegionOwnerError(RegionError):
+    """The file's owner or mode is not what the policy allows."""
+
+
+class SuperblockError(RegionError):
+    """The superblock contradicts the announce, the layout or itself."""
+
+
+class HugepagesRequired(RegionError):
+    """The URI demands hugepages and the file is not backed by them."""
+
+
+class AllocationError(FramepoolError):
+    """A region could not be made; nothing half-made was left behind."""
+
+
+class TensorError(FramepoolError):
+    """A shape, dtype, order or stride that the tensor header cannot describe."""
+
+
+class NoPoolFits(FramepoolError):
+    """The payload is larger than the stride of every pool (Wire 9: the frame is dropped)."""
+
+
+class SequenceError(FramepoolError):
+    """A slot was claimed or committed out of turn."""
+
+
+class TransportError(FramepoolError):
+    """Aeron refused or failed."""
+
+
+class AeronLibraryError(TransportError):
+    """libaeron is missing or lacks a symbol; the message names what is missing."""
+
+
+class MediaDriverLost(TransportError):
+    """The media driver died, was closed, or gave this client up; reconnect when it is back."""
+
+
+class MediaDriverRunning(TransportError):
+    """Another media driver owns the directory; use that one or choose another directory."""
+
+
+class TransportTimeout(TransportError):
+    """The media driver did not answer in time."""
+
+
+class TransportClosed(TransportError):
+    """The object was closed by its owner and cannot be used any more."""
+
+
+class ForkedError(TransportError):
+    """The object was inherited through fork; start processes with spawn and connect in each."""
+
+
+class ConfigurationError(FramepoolError):
+    """A setting that cannot work; the message names it."""

@@ -1,0 +1,114 @@
+"""Real processes for tests: started through one place that always ends them, with their output read as it comes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+
+
+class Process:
+    """A child whose standard output arrives line by line without blocking the test."""
+
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self.popen = popen
+        self.lines: list[str] = []
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self._queue.put(line.rstrip("\n"))
+        self._queue.put(None)
+
+    def line(self, timeout: float = 20.0) -> str:
+        """The next line of output; fails with all output so far when none comes."""
+        try:
+            line = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(f"no line within {timeout} s from {self._describe()}") from None
+        if line is None:
+            raise AssertionError(f"ended with {self.popen.wait(5)}: {self._describe()}")
+        self.lines.append(line)
+        return line
+
+    def wait_line(self, prefix: str, timeout: float = 20.0) -> str:
+        """The next line that starts with `prefix`, passing over others."""
+        deadline = time.monotonic() + timeout
+        while True:
+            line = self.line(max(0.01, deadline - time.monotonic()))
+            if line.startswith(prefix):
+                return line
+
+    def say(self, text: str) -> None:
+        """Writes a line to the child's standard input."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(text + "\n")
+        self.popen.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, also of a stopped process, and wait."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(10)
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """The exit code; the rest of the output is in `lines` afterwards."""
+        code = self.popen.wait(timeout)
+        self._reader.join(5)
+        while not self._queue.empty():
+            line = self._queue.get_nowait()
+            if line is not None:
+                self.lines.append(line)
+        return code
+
+    def _describe(self) -> str:
+        return f"{self.popen.args!r}; output so far: {self.lines!r}"
+
+    def close(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGCONT)
+            self.kill()
+        self._reader.join(5)
+        for stream in (self.popen.stdin, self.popen.stdout):
+            if stream is not None:
+                stream.close()
+
+
+class Processes:
+    """The children of one test."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._started: list[Process] = []
+
+    def start(self, *args: str, env: Mapping[str, str] | None = None) -> Process:
+        """Runs `python ARGS…`; standard error joins the output so that a traceback is seen."""
+        popen = subprocess.Popen(
+            [self._python, "-u", *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        process = Process(popen)
+        self._started.append(process)
+        return process
+
+    def stop_all(self) -> None:
+        for process in reversed(self._started):
+            process.close()
