@@ -1,1 +1,35 @@
-def main() -> None: ...
+"""The command line: one file per group of commands, loaded only when called.
+
+Exit codes are the same everywhere: 0 it worked, 1 it did not, 2 the command or its input was wrong, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import cyclopts
+
+import framepool
+from framepool.errors import FramepoolError
+
+app = cyclopts.App(
+    name="framepool",
+    help="Zero-copy shared-memory tensor transport.",
+    version=framepool.__version__,
+    suppress_keyboard_interrupt=False,
+)
+app.command("framepool.cli.decode:decode", name="decode")
+app.command("framepool.cli.media_driver:media_driver", name="media-driver")
+app.command("framepool.cli.demo:demo", name="demo")
+app.command("framepool.cli.demo:camera", name="demo-camera", show=False)
+
+
+def main() -> None:
+    """The entry point of `framepool`: an error of ours is one line, not a traceback."""
+    try:
+        app()
+    except FramepoolError as error:
+        print(f"framepool: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

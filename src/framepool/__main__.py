@@ -1,0 +1,5 @@
+"""`python -m framepool`, the same as the `framepool` command."""
+
+from framepool.cli import main
+
+main()
