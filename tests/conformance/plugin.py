@@ -127,7 +127,13 @@ class Conformance:
             "for a clause without a passing test the reason.",
         ]
         for spec, title in SPECS.items():
-            lines += ["", f"## {title}", "", "| clause | level | requirement | shown by |", "| --- | --- | --- | --- |"]
+            lines += [
+                "",
+                f"## {title}",
+                "",
+                "| clause | level | requirement | shown by |",
+                "| --- | --- | --- | --- |",
+            ]
             for clause in self.ledger.values():
                 if clause.id.partition("-")[0] != spec:
                     continue

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from framepool.clock import NANOS_PER_SECOND, ManualClock, MonotonicClock, RealtimeSyncedClock
-from framepool.wire import ClockDomain
+from framepool.wire._generated.control_900 import ClockDomain
 
 
 def test_monotonic_clock_stamps_with_the_monotonic_clock() -> None:

@@ -35,7 +35,7 @@ class Agent(Protocol):
         """Called exactly once after the last `do_work`, also when `on_start` raised."""
 
 
-class AgentTerminated(Exception):  # noqa: N818  it is a request, not a failure
+class AgentTerminated(Exception):
     """Raised by `do_work` to end its own agent in good order."""
 
 
@@ -110,9 +110,7 @@ class Invoker:
 class Runner:
     """Gives an agent a thread of its own."""
 
-    def __init__(
-        self, agent: Agent, *, idle: IdleStrategy | None = None, on_error: ErrorHandler = log_error
-    ) -> None:
+    def __init__(self, agent: Agent, *, idle: IdleStrategy | None = None, on_error: ErrorHandler = log_error) -> None:
         self._invoker = Invoker(agent, on_error=on_error)
         self._idle = idle or Backoff()
         self._on_error = on_error
