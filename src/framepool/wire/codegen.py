@@ -24,10 +24,7 @@ def generate(schemas: Path = SCHEMAS, package: Path = PACKAGE) -> dict[Path, str
     read = read_schemas(schemas)
     if not read:
         raise FileNotFoundError(f"no schemas in {schemas}: run this in a checkout of the sources")
-    files = {
-        package / "wire" / "_generated" / f"{schema.name}_{schema.id}.py": emit_module(schema)
-        for schema in read
-    }
+    files = {package / "wire" / "_generated" / f"{schema.name}_{schema.id}.py": emit_module(schema) for schema in read}
     return {**files, package / "_native" / "layout.h": emit_header(read)}
 
 

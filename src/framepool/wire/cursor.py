@@ -1,7 +1,7 @@
 """Bounded reads: the one place where lengths taken from the wire meet the end of a buffer.
 
-A cursor never reads past its buffer, never builds more than the bytes at hand can hold, and raises `DecodeError`
-and nothing else, whatever the bytes are. Names passed to its methods are the wire's, for the text of the error.
+A cursor never reads past its buffer, never builds more than the bytes at hand can hold, and raises
+`DecodeError` and nothing else, whatever the bytes are. The names passed to its methods are for the error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 from framepool.errors import DecodeError, UnsupportedMessage
 
-_LENGTH = Struct("<I")
-_DIMENSIONS = Struct("<HH")
+DATA_LENGTH = Struct("<I")
+GROUP_DIMENSIONS = Struct("<HH")
 
 
 class GroupEntry(Protocol):
@@ -65,17 +65,21 @@ class Cursor:
         self.offset = end
         return start
 
+    def take(self, size: int, name: str) -> bytes:
+        """The next bytes as they are."""
+        start = self._advance(size, name)
+        return bytes(self.view[start : self.offset])
+
     def block(self, layout: Struct, name: str) -> tuple[Any, ...]:
         """The values of a block of fixed fields."""
         return layout.unpack_from(self.view, self._advance(layout.size, name))
 
     def data(self, name: str, maximum: int) -> bytes:
         """Variable-length data; b"" means not provided."""
-        (length,) = _LENGTH.unpack_from(self.view, self._advance(4, name))
+        (length,) = self.block(DATA_LENGTH, name)
         if length > maximum:
             raise DecodeError(f"{name} has a length of {length}, at most {maximum} are allowed")
-        start = self._advance(length, name)
-        return bytes(self.view[start : start + length])
+        return self.take(length, name)
 
     def ascii(self, name: str, maximum: int) -> str:
         """Variable-length US-ASCII; "" means not provided."""
@@ -87,11 +91,10 @@ class Cursor:
 
     def group[Entry: GroupEntry](self, name: str, entry: type[Entry]) -> tuple[Entry, ...]:
         """The entries of a group, counted against the bytes that are left before any of them is built."""
-        block_length, count = _DIMENSIONS.unpack_from(self.view, self._advance(4, name))
+        block_length, count = self.block(GROUP_DIMENSIONS, name)
         if block_length != entry.BLOCK_LENGTH:
-            raise UnsupportedMessage(
-                f"unsupported dialect: {name} has entries of {block_length} bytes, not of {entry.BLOCK_LENGTH}"
-            )
+            found = f"{name} has entries of {block_length} bytes"
+            raise UnsupportedMessage(f"unsupported dialect: {found}, not of {entry.BLOCK_LENGTH}")
         if count * entry.MINIMUM_LENGTH > self.remaining:
             raise DecodeError(f"{name} claims {count} entries, {self.remaining} bytes are left")
         return tuple([entry.read(self) for _ in range(count)])

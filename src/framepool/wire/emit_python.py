@@ -1,13 +1,13 @@
 """A schema as a Python module: enumerations, group entries, messages.
 
-The code written here is straight-line on purpose: a decode is one `unpack_from` and one constructor call. What
-can be shared without a cost per field lives in `message` and `cursor`.
+The code written here is straight-line on purpose: a decode is one `unpack` and one call of the constructor.
+What can be shared without a cost per field lives in `message` and `cursor`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from framepool.wire.schema import PRIMITIVES, Block, Data, Enum, Field, Group, Message, Schema, snake
 
@@ -16,7 +16,7 @@ INDENT = "    "
 NULLS = {primitive.null: f"{primitive.name.upper()}_NULL" for primitive in PRIMITIVES.values()}
 SUPPORT = (
     "MALFORMED",
-    *sorted(NULLS.values()),
+    *NULLS.values(),
     "UNFIT",
     "Block",
     "Field",
@@ -30,6 +30,7 @@ SUPPORT = (
     "exactly",
     "malformed",
     "optional",
+    "refuse",
     "unfit",
 )
 
@@ -43,9 +44,8 @@ def emit_module(schema: Schema) -> str:
         body += _class(entry, "Block", f"An entry of a group: a block of {entry.length} bytes.", [])
     for message in schema.messages:
         body += _message(schema, message)
-    body += ["", "", "MESSAGES: Final[tuple[type[Message], ...]] = ("]
-    body += [f"{INDENT}{message.block.name}," for message in schema.messages]
-    body.append(")")
+    names = [f"{message.block.name}," for message in schema.messages]
+    body += ["", "", *_tuple("MESSAGES: Final[tuple[type[Message], ...]]", names)]
     text = "\n".join(body)
     return "\n".join([*_preamble(schema, text), text, ""])
 
@@ -100,24 +100,24 @@ def _message(schema: Schema, message: Message) -> Iterator[str]:
         f"SCHEMA_ID: ClassVar[int] = {schema.id}",
         f"SCHEMA_VERSION: ClassVar[int] = {schema.version}",
         f"TEMPLATE_ID: ClassVar[int] = {message.id}",
-        "HEADER: ClassVar[MessageHeader] = "
-        f"MessageHeader({block.length}, {message.id}, {schema.id}, {schema.version})",
+        f"HEADER: ClassVar[MessageHeader] = MessageHeader({block.length}, {message.id}, {schema.id}, {schema.version})",
+        "HEADER_BYTES: ClassVar[bytes] = HEADER.encode()",
     ]
     if schema.extensible:
         constants.append("EXTENSIBLE: ClassVar[bool] = True")
+    if block.is_fixed:
+        constants.append(f'MESSAGE: ClassVar[Struct] = Struct("<8s{block.format[1:]}")')
     base = "FixedMessage" if block.is_fixed else "Message"
     docstring = f"Template {message.id} of schema {schema.id}: a block of {block.length} bytes{tail}."
     yield from _class(block, base, docstring, constants, schema.extensible)
 
 
-def _class(
-    block: Block, base: str, docstring: str, constants: list[str], extensible: bool = False
-) -> Iterator[str]:
+def _class(block: Block, base: str, docstring: str, constants: list[str], extensible: bool = False) -> Iterator[str]:
     yield from ("", "", f'class {block.name}({base}, frozen=True, kw_only=True, rename="camel"):')
     body = [f'"""{docstring}"""', "", *_attributes(block), "", *constants, *_layout(block), ""]
     body += _encode_body(block)
     body.append("")
-    body += _decode_body(block) if base == "FixedMessage" else _read(block, extensible)
+    body += _decode(block) if base == "FixedMessage" else _read(block, extensible)
     for line in body:
         yield f"{INDENT}{line}" if line else ""
 
@@ -149,19 +149,26 @@ def _layout(block: Block) -> Iterator[str]:
     yield f'BLOCK: ClassVar[Struct] = Struct("{block.format}")'
     yield f"BLOCK_LENGTH: ClassVar[int] = {block.length}"
     yield f"MINIMUM_LENGTH: ClassVar[int] = {block.minimum}"
-    if not block.fields:
-        yield "FIELDS: ClassVar[tuple[Field, ...]] = ()"
+    yield from _tuple("FIELDS: ClassVar[tuple[Field, ...]]", [f"Field({_details(field)})," for field in block.fields])
+
+
+def _details(field: Field) -> str:
+    details = [f'"{field.name}"', str(field.offset), f'"{field.code}"']
+    if field.null is not None:
+        details.append(f"null={_null(field)}")
+    if field.type.maximum is not None:
+        details.append(f"maximum={field.type.maximum:_}")
+    if field.type.enum is not None:
+        details.append(f"values={_table(field.type.enum)}")
+    return ", ".join(details)
+
+
+def _tuple(name: str, items: list[str]) -> Iterator[str]:
+    if len(items) < 2:
+        yield f"{name} = ({''.join(items)})"
         return
-    yield "FIELDS: ClassVar[tuple[Field, ...]] = ("
-    for field in block.fields:
-        details = [f'"{field.name}"', str(field.offset), f'"{field.code}"']
-        if field.null is not None:
-            details.append(f"null={_null(field)}")
-        if field.type.maximum is not None:
-            details.append(f"maximum={field.type.maximum:_}")
-        if field.type.enum is not None:
-            details.append(f"values={_table(field.type.enum)}")
-        yield f"{INDENT}Field({', '.join(details)}),"
+    yield f"{name} = ("
+    yield from (f"{INDENT}{item}" for item in items)
     yield ")"
 
 
@@ -221,14 +228,18 @@ def _packed(field: Field) -> str:
     return value
 
 
-def _decode_body(block: Block) -> Iterator[str]:
+def _decode(block: Block) -> Iterator[str]:
+    """Header and block in one step; whatever is wrong with them is found out by `refuse`."""
     yield "@classmethod"
-    yield "def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:"
+    yield "def decode(cls, buffer: Buffer) -> Self:"
     yield f"{INDENT}try:"
-    for line in [*_unpack(block, "cls.BLOCK.unpack_from(buffer, offset)"), *_construct(block)]:
-        yield f"{INDENT * 2}{line}"
+    yield from (INDENT * 2 + line for line in _unpack(block, "cls.MESSAGE.unpack(buffer)", ["header"]))
+    header = "values[0]" if block.has_arrays else "header"
+    yield f"{INDENT * 2}if {header} == cls.HEADER_BYTES:"
+    yield from (INDENT * 3 + line for line in _construct(block, margin=16, first=1))
     yield f"{INDENT}except MALFORMED:"
-    yield f"{INDENT * 2}malformed(cls, buffer, offset)"
+    yield f"{INDENT * 2}pass"
+    yield f"{INDENT}refuse(cls, buffer)"
 
 
 def _read(block: Block, extensible: bool) -> Iterator[str]:
@@ -245,19 +256,19 @@ def _read(block: Block, extensible: bool) -> Iterator[str]:
     for label, data in _labelled(block, block.data):
         method = "ascii" if data.ascii else "data"
         lines.append(f'{snake(data.name)} = cursor.{method}("{label}", {data.maximum:_})')
-    construct = list(_construct(block))
+    construct = list(_construct(block, margin=12 if checked else 8))
     if checked:
         construct = ["try:", *(INDENT + line for line in construct), "except MALFORMED:"]
         construct.append(f"{INDENT}malformed(cls, cursor.view, start)")
     yield from (INDENT + line for line in [*lines, *construct])
 
 
-def _unpack(block: Block, source: str) -> Iterator[str]:
+def _unpack(block: Block, source: str, before: Sequence[str] = ()) -> Iterator[str]:
     """Names for the values of the block; where one field has several values, a tuple to take slices of."""
-    if any(field.is_array for field in block.fields):
+    if block.has_arrays:
         yield f"values = {source}"
         return
-    names = [snake(field.name) for field in block.fields]
+    names = [*before, *(snake(field.name) for field in block.fields)]
     if len(names) == 1:
         yield f"({names[0]},) = {source}"
         return
@@ -270,19 +281,18 @@ def _unpack(block: Block, source: str) -> Iterator[str]:
     yield f") = {source}"
 
 
-def _construct(block: Block) -> Iterator[str]:
-    sliced = any(field.is_array for field in block.fields)
+def _construct(block: Block, margin: int, first: int = 0) -> Iterator[str]:
     arguments = []
-    index = 0
+    index = first
     for field in block.fields:
         count = field.type.length if field.is_array else 1
         source = f"values[{index}:{index + count}]" if field.is_array else f"values[{index}]"
         name = snake(field.name)
-        arguments.append(f"{name}={_unpacked(field, source if sliced else name)}")
+        arguments.append(f"{name}={_unpacked(field, source if block.has_arrays else name)}")
         index += count
     for name in [group.name for group in block.groups] + [data.name for data in block.data]:
         arguments.append(f"{snake(name)}={snake(name)}")
-    yield from _call("return cls", arguments, 12)
+    yield from _call("return cls", arguments, margin)
 
 
 def _unpacked(field: Field, value: str) -> str:

@@ -1,8 +1,9 @@
-"""What every generated message stands on: the header check, the two ways of encoding, and errors that name a field.
+"""What every generated message stands on: the header check, ways to encode, errors that name a field.
 
-A message is a frozen `msgspec.Struct`. Its block is packed and unpacked by one `struct.Struct` in straight-line
-generated code; `Block.FIELDS` repeats the layout as data, for the slow path that explains what is wrong and for
-tests. Checks come in the order of decisions.md #11: schemaId, version, templateId, blockLength.
+A message is a frozen `msgspec.Struct`. Its block is packed and unpacked by one `struct.Struct` in
+straight-line generated code; `Block.FIELDS` repeats the layout as data, for the slow path that explains what
+is wrong and for tests. Checks come in the order of decisions.md #11: schemaId, version, templateId,
+blockLength.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from typing import ClassVar, NamedTuple, NoReturn, Self
 import msgspec
 
 from framepool.errors import DecodeError, EncodeError, UnsupportedMessage
-from framepool.wire.cursor import Cursor, byte_view
+from framepool.wire.cursor import DATA_LENGTH, GROUP_DIMENSIONS, Cursor, byte_view
 
 MESSAGE_HEADER = struct.Struct("<HHHH")
-_LENGTH = struct.Struct("<I")
-_DIMENSIONS = struct.Struct("<HH")
 
 INT8_NULL = -(2**7)
 INT16_NULL = -(2**15)
@@ -44,6 +43,9 @@ class MessageHeader(NamedTuple):
     template_id: int
     schema_id: int
     version: int
+
+    def encode(self) -> bytes:
+        return MESSAGE_HEADER.pack(*self)
 
 
 class Field(NamedTuple):
@@ -87,12 +89,13 @@ class Message(Block, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int]
     TEMPLATE_ID: ClassVar[int]
     HEADER: ClassVar[MessageHeader]
+    HEADER_BYTES: ClassVar[bytes]
     EXTENSIBLE: ClassVar[bool] = False
     """A longer block or a newer version is read as far as it is known (Service 5.1)."""
 
     def encode(self) -> bytes:
         """The message with its header."""
-        return MESSAGE_HEADER.pack(*self.HEADER) + self.encode_body()
+        return self.HEADER_BYTES + self.encode_body()
 
     def encode_into(self, buffer: Buffer, offset: int = 0) -> int:
         """Writes the message into a writable buffer and gives its length."""
@@ -100,9 +103,8 @@ class Message(Block, frozen=True, kw_only=True, rename="camel"):
         target = byte_view(buffer)
         end = offset + len(encoded)
         if target.readonly or offset < 0 or end > len(target):
-            raise EncodeError(
-                f"{type(self).__name__} needs {len(encoded)} writable bytes at offset {offset} of {len(target)}"
-            )
+            need = f"{type(self).__name__} needs {len(encoded)} writable bytes"
+            raise EncodeError(f"{need} at offset {offset} of {len(target)}")
         target[offset:end] = encoded
         return len(encoded)
 
@@ -115,7 +117,7 @@ class Message(Block, frozen=True, kw_only=True, rename="camel"):
             cls.check_header(header)
             cursor.extension = header.block_length - cls.BLOCK_LENGTH
         message = cls.read(cursor)
-        if header.version == cls.SCHEMA_VERSION:
+        if header.version == cls.SCHEMA_VERSION:  # a newer one may have more data at its end
             cursor.finish(cls.__name__)
         return message
 
@@ -127,48 +129,30 @@ class Message(Block, frozen=True, kw_only=True, rename="camel"):
     @classmethod
     def check_header(cls, header: MessageHeader) -> None:
         """Raises `UnsupportedMessage` for the first part of the header that is not this class's."""
-        if header.schema_id != cls.SCHEMA_ID:
-            raise UnsupportedMessage(
-                f"unsupported schema {header.schema_id}: {cls.__name__} is of {cls.SCHEMA_ID}"
-            )
+        name, schema = cls.__name__, cls.SCHEMA_ID
+        if header.schema_id != schema:
+            raise UnsupportedMessage(f"unsupported schema {header.schema_id}: {name} is of schema {schema}")
         newer = cls.EXTENSIBLE and header.version > cls.SCHEMA_VERSION
         if header.version != cls.SCHEMA_VERSION and not newer:
-            raise UnsupportedMessage(
-                f"unsupported version {header.version} of schema {cls.SCHEMA_ID}: we speak {cls.SCHEMA_VERSION}"
-            )
+            ours = f"we speak version {cls.SCHEMA_VERSION}"
+            raise UnsupportedMessage(f"unsupported version {header.version} of schema {schema}: {ours}")
         if header.template_id != cls.TEMPLATE_ID:
-            raise UnsupportedMessage(
-                f"unsupported template {header.template_id} of schema {cls.SCHEMA_ID}: "
-                f"{cls.__name__} is {cls.TEMPLATE_ID}"
-            )
+            ours = f"{name} is {cls.TEMPLATE_ID}"
+            raise UnsupportedMessage(f"unsupported template {header.template_id} of schema {schema}: {ours}")
         longer = cls.EXTENSIBLE and header.block_length > cls.BLOCK_LENGTH
         if header.block_length != cls.BLOCK_LENGTH and not longer:
-            raise UnsupportedMessage(
-                f"unsupported dialect: {cls.__name__} with a block of {header.block_length} bytes, "
-                f"not of {cls.BLOCK_LENGTH}"
-            )
+            found = f"{name} with a block of {header.block_length} bytes"
+            raise UnsupportedMessage(f"unsupported dialect: {found}, not of {cls.BLOCK_LENGTH}")
 
 
 class FixedMessage(Message, frozen=True, kw_only=True, rename="camel"):
-    """A message that is its block and nothing else: decoded without a cursor."""
+    """A message that is its block and nothing else: header and block are unpacked in one step."""
 
-    @classmethod
-    def decode(cls, buffer: Buffer) -> Self:
-        try:
-            header = MESSAGE_HEADER.unpack_from(buffer)
-        except MALFORMED:
-            raise DecodeError(f"no message header in {byte_view(buffer).nbytes} bytes") from None
-        if header != cls.HEADER:
-            cls.check_header(MessageHeader._make(header))
-        if (beyond := memoryview(buffer).nbytes - 8 - cls.BLOCK_LENGTH) > 0:
-            raise DecodeError(f"{beyond} bytes follow the end of {cls.__name__}")
-        return cls.decode_body(buffer, 8)
+    MESSAGE: ClassVar[struct.Struct]
 
     @classmethod
     def read(cls, cursor: Cursor) -> Self:
-        message = cls.decode_body(cursor.view, cursor.offset)
-        cursor.offset += cls.BLOCK_LENGTH
-        return message
+        return cls.decode(cls.HEADER_BYTES + cursor.take(cls.BLOCK_LENGTH, cls.__name__))
 
 
 def optional(value: int | None, null: int) -> int:
@@ -197,27 +181,29 @@ def exactly[Sequence: (bytes, tuple[int, ...])](values: Sequence, length: int) -
 def encode_ascii(value: str, maximum: int, name: str) -> bytes:
     """Variable-length US-ASCII with its length in front."""
     try:
-        return encode_data(value.encode("ascii"), maximum, name)
+        data = value.encode("ascii")
     except (UnicodeEncodeError, AttributeError):
         raise EncodeError(f"{name}: {_brief(value)} is not US-ASCII text") from None
+    return encode_data(data, maximum, name)
 
 
 def encode_data(value: Buffer, maximum: int, name: str) -> bytes:
     """Variable-length data with its length in front."""
     try:
-        size = memoryview(value).nbytes
-    except TypeError:
-        raise EncodeError(f"{name}: {_brief(value)} is not bytes") from None
-    if size > maximum:
-        raise EncodeError(f"{name}: {size} bytes, at most {maximum} are allowed")
-    return _LENGTH.pack(size) + value
+        view = byte_view(value)
+    except (TypeError, DecodeError):
+        raise EncodeError(f"{name}: {_brief(value)} is not contiguous bytes") from None
+    if len(view) > maximum:
+        raise EncodeError(f"{name}: {len(view)} bytes, at most {maximum} are allowed")
+    return DATA_LENGTH.pack(len(view)) + view
 
 
 def encode_group(entries: tuple[Block, ...], block_length: int, name: str) -> bytes:
     """A group: its dimensions, then its entries."""
     if len(entries) > 0xFFFF:
         raise EncodeError(f"{name}: {len(entries)} entries, at most 65535 are allowed")
-    return _DIMENSIONS.pack(block_length, len(entries)) + b"".join([entry.encode_body() for entry in entries])
+    dimensions = GROUP_DIMENSIONS.pack(block_length, len(entries))
+    return dimensions + b"".join([entry.encode_body() for entry in entries])
 
 
 def unfit(block: Block) -> NoReturn:
@@ -232,42 +218,44 @@ def unfit(block: Block) -> NoReturn:
 
 def _misfit(field: Field, value: object) -> str:
     """Why the value does not fit the field; "" if it does."""
-    if field.null is not None:
-        if value is None:
-            return ""
-        if value == field.null:
-            return "is the null value of this field: pass None for an absent value"
+    if field.null is not None and value is None:
+        return ""
+    if field.null is not None and value == field.null:
+        return "is the null value of this field: pass None for an absent value"
     if field.values is not None:
-        return (
-            ""
-            if value in tuple(field.values)
-            else f"is none of {', '.join(m.name for m in field.values.values())}"
-        )
+        names = ", ".join(member.name for member in field.values.values())
+        return "" if value in tuple(field.values) else f"is none of {names}"
     if field.maximum is not None and isinstance(value, int) and value > field.maximum:
         return f"exceeds the maximum of {field.maximum}"
     try:
         layout = struct.Struct(f"<{field.code}")
         if isinstance(value, bytes) and len(value) != layout.size:
             return f"has {len(value)} bytes, not {layout.size}"
-        layout.pack(*value) if isinstance(value, tuple) else layout.pack(value)
+        _ = layout.pack(*value) if isinstance(value, tuple) else layout.pack(value)
     except UNFIT as error:
         return f"does not fit ({error})"
     return ""
 
 
-def malformed(block: type[Block], buffer: Buffer, offset: int) -> NoReturn:
-    """Finds out why a block could not be unpacked and raises `DecodeError` for it."""
-    cursor = Cursor(buffer, offset)
-    cursor.block(block.BLOCK, block.__name__)
+def refuse(message: type[FixedMessage], buffer: Buffer) -> NoReturn:
+    """Finds out why a buffer is not this message and raises `DecodeError` for it."""
+    cursor = Cursor(buffer)
+    message.check_header(MessageHeader._make(cursor.block(MESSAGE_HEADER, "messageHeader")))
+    start = cursor.offset
+    cursor.take(message.BLOCK_LENGTH, message.__name__)
+    cursor.finish(message.__name__)
+    malformed(message, cursor.view, start)
+
+
+def malformed(block: type[Block], view: memoryview, start: int) -> NoReturn:
+    """Finds the field of a block that has no valid value and raises `DecodeError` for it."""
     for field in block.FIELDS:
-        (value, *_) = struct.unpack_from(f"<{field.code}", cursor.view, offset + field.offset)
-        absent = field.null is not None and value == field.null
-        if field.values is not None and value not in field.values and not absent:
-            raise DecodeError(f"{block.__name__}.{field.name}: {value} is no valid value") from None
+        (value, *_) = struct.unpack_from(f"<{field.code}", view, start + field.offset)
+        name = f"{block.__name__}.{field.name}"
+        if field.values is not None and value not in field.values and value != field.null:
+            raise DecodeError(f"{name}: {value} is no valid value") from None
         if field.maximum is not None and value > field.maximum:
-            raise DecodeError(
-                f"{block.__name__}.{field.name}: {value} exceeds the maximum of {field.maximum}"
-            ) from None
+            raise DecodeError(f"{name}: {value} exceeds the maximum of {field.maximum}") from None
     raise DecodeError(f"{block.__name__} is malformed") from None
 
 

@@ -124,6 +124,10 @@ class Block:
         return not self.groups and not self.data
 
     @property
+    def has_arrays(self) -> bool:
+        return any(field.is_array for field in self.fields)
+
+    @property
     def minimum(self) -> int:
         """The fewest bytes an encoding of this can have."""
         return self.length + GROUP_HEADER_BYTES * len(self.groups) + DATA_LENGTH_BYTES * len(self.data)

@@ -53,6 +53,7 @@ class BridgeFrameChunk(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 1
     HEADER: ClassVar[MessageHeader] = MessageHeader(41, 1, 902, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IQQIIIIIB")
     BLOCK_LENGTH: ClassVar[int] = 41
     MINIMUM_LENGTH: ClassVar[int] = 49
@@ -123,6 +124,4 @@ class BridgeFrameChunk(Message, frozen=True, kw_only=True, rename="camel"):
             malformed(cls, cursor.view, start)
 
 
-MESSAGES: Final[tuple[type[Message], ...]] = (
-    BridgeFrameChunk,
-)
+MESSAGES: Final[tuple[type[Message], ...]] = (BridgeFrameChunk,)

@@ -27,6 +27,7 @@ from framepool.wire.message import (
     exactly,
     malformed,
     optional,
+    refuse,
     unfit,
 )
 
@@ -168,12 +169,7 @@ class PayloadPool(Block, frozen=True, kw_only=True, rename="camel"):
     def read(cls, cursor: Cursor) -> Self:
         pool_id, pool_nslots, stride_bytes = cursor.block(cls.BLOCK, "PayloadPool")
         region_uri = cursor.ascii("PayloadPool.region_uri", 1_073_741_824)
-        return cls(
-            pool_id=pool_id,
-            pool_nslots=pool_nslots,
-            stride_bytes=stride_bytes,
-            region_uri=region_uri,
-        )
+        return cls(pool_id=pool_id, pool_nslots=pool_nslots, stride_bytes=stride_bytes, region_uri=region_uri)
 
 
 class Attribute(Block, frozen=True, kw_only=True, rename="camel"):
@@ -222,6 +218,7 @@ class ShmPoolAnnounce(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 1
     HEADER: ClassVar[MessageHeader] = MessageHeader(35, 1, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IIQQBIIH")
     BLOCK_LENGTH: ClassVar[int] = 35
     MINIMUM_LENGTH: ClassVar[int] = 43
@@ -311,6 +308,7 @@ class ConsumerHello(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 2
     HEADER: ClassVar[MessageHeader] = MessageHeader(39, 2, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IIBBBIIIIIII")
     BLOCK_LENGTH: ClassVar[int] = 39
     MINIMUM_LENGTH: ClassVar[int] = 47
@@ -413,6 +411,7 @@ class ConsumerConfig(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 3
     HEADER: ClassVar[MessageHeader] = MessageHeader(18, 3, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IIBBII")
     BLOCK_LENGTH: ClassVar[int] = 18
     MINIMUM_LENGTH: ClassVar[int] = 30
@@ -489,6 +488,8 @@ class FrameDescriptor(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 4
     HEADER: ClassVar[MessageHeader] = MessageHeader(40, 4, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sIQQQIQ")
     BLOCK: ClassVar[Struct] = Struct("<IQQQIQ")
     BLOCK_LENGTH: ClassVar[int] = 40
     MINIMUM_LENGTH: ClassVar[int] = 40
@@ -515,26 +516,21 @@ class FrameDescriptor(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            (
-                stream_id,
-                epoch,
-                seq,
-                timestamp_ns,
-                meta_version,
-                trace_id,
-            ) = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                stream_id=stream_id,
-                epoch=epoch,
-                seq=seq,
-                timestamp_ns=None if timestamp_ns == UINT64_NULL else timestamp_ns,
-                meta_version=None if meta_version == UINT32_NULL else meta_version,
-                trace_id=None if trace_id == 0 else trace_id,
-            )
+            header, stream_id, epoch, seq, timestamp_ns, meta_version, trace_id = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    stream_id=stream_id,
+                    epoch=epoch,
+                    seq=seq,
+                    timestamp_ns=None if timestamp_ns == UINT64_NULL else timestamp_ns,
+                    meta_version=None if meta_version == UINT32_NULL else meta_version,
+                    trace_id=None if trace_id == 0 else trace_id,
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class FrameProgress(FixedMessage, frozen=True, kw_only=True, rename="camel"):
@@ -551,6 +547,8 @@ class FrameProgress(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 11
     HEADER: ClassVar[MessageHeader] = MessageHeader(29, 11, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sIQQQB")
     BLOCK: ClassVar[Struct] = Struct("<IQQQB")
     BLOCK_LENGTH: ClassVar[int] = 29
     MINIMUM_LENGTH: ClassVar[int] = 29
@@ -575,18 +573,20 @@ class FrameProgress(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            stream_id, epoch, seq, payload_bytes_filled, state = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                stream_id=stream_id,
-                epoch=epoch,
-                seq=seq,
-                payload_bytes_filled=payload_bytes_filled,
-                state=FRAME_PROGRESS_STATE_OF[state],
-            )
+            header, stream_id, epoch, seq, payload_bytes_filled, state = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    stream_id=stream_id,
+                    epoch=epoch,
+                    seq=seq,
+                    payload_bytes_filled=payload_bytes_filled,
+                    state=FRAME_PROGRESS_STATE_OF[state],
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class QosConsumer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
@@ -605,6 +605,8 @@ class QosConsumer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 5
     HEADER: ClassVar[MessageHeader] = MessageHeader(41, 5, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sIIQQQQB")
     BLOCK: ClassVar[Struct] = Struct("<IIQQQQB")
     BLOCK_LENGTH: ClassVar[int] = 41
     MINIMUM_LENGTH: ClassVar[int] = 41
@@ -633,9 +635,10 @@ class QosConsumer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
             (
+                header,
                 stream_id,
                 consumer_id,
                 epoch,
@@ -643,18 +646,20 @@ class QosConsumer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
                 drops_gap,
                 drops_late,
                 mode,
-            ) = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                stream_id=stream_id,
-                consumer_id=consumer_id,
-                epoch=epoch,
-                last_seq_seen=last_seq_seen,
-                drops_gap=drops_gap,
-                drops_late=drops_late,
-                mode=MODE_OF[mode],
-            )
+            ) = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    stream_id=stream_id,
+                    consumer_id=consumer_id,
+                    epoch=epoch,
+                    last_seq_seen=last_seq_seen,
+                    drops_gap=drops_gap,
+                    drops_late=drops_late,
+                    mode=MODE_OF[mode],
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class QosProducer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
@@ -671,6 +676,8 @@ class QosProducer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 6
     HEADER: ClassVar[MessageHeader] = MessageHeader(28, 6, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sIIQQI")
     BLOCK: ClassVar[Struct] = Struct("<IIQQI")
     BLOCK_LENGTH: ClassVar[int] = 28
     MINIMUM_LENGTH: ClassVar[int] = 28
@@ -695,18 +702,20 @@ class QosProducer(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            stream_id, producer_id, epoch, current_seq, watermark = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                stream_id=stream_id,
-                producer_id=producer_id,
-                epoch=epoch,
-                current_seq=current_seq,
-                watermark=None if watermark == UINT32_NULL else watermark,
-            )
+            header, stream_id, producer_id, epoch, current_seq, watermark = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    stream_id=stream_id,
+                    producer_id=producer_id,
+                    epoch=epoch,
+                    current_seq=current_seq,
+                    watermark=None if watermark == UINT32_NULL else watermark,
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class ShmRegionSuperblock(FixedMessage, frozen=True, kw_only=True, rename="camel"):
@@ -730,6 +739,8 @@ class ShmRegionSuperblock(FixedMessage, frozen=True, kw_only=True, rename="camel
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 50
     HEADER: ClassVar[MessageHeader] = MessageHeader(64, 50, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sQIQIhHIIIQQQ")
     BLOCK: ClassVar[Struct] = Struct("<QIQIhHIIIQQQ")
     BLOCK_LENGTH: ClassVar[int] = 64
     MINIMUM_LENGTH: ClassVar[int] = 64
@@ -768,9 +779,10 @@ class ShmRegionSuperblock(FixedMessage, frozen=True, kw_only=True, rename="camel
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
             (
+                header,
                 magic,
                 layout_version,
                 epoch,
@@ -783,23 +795,25 @@ class ShmRegionSuperblock(FixedMessage, frozen=True, kw_only=True, rename="camel
                 pid,
                 start_timestamp_ns,
                 activity_timestamp_ns,
-            ) = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                magic=magic,
-                layout_version=layout_version,
-                epoch=epoch,
-                stream_id=stream_id,
-                region_type=REGION_TYPE_OF[region_type],
-                pool_id=pool_id,
-                nslots=nslots,
-                slot_bytes=slot_bytes,
-                stride_bytes=stride_bytes,
-                pid=pid,
-                start_timestamp_ns=start_timestamp_ns,
-                activity_timestamp_ns=activity_timestamp_ns,
-            )
+            ) = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    magic=magic,
+                    layout_version=layout_version,
+                    epoch=epoch,
+                    stream_id=stream_id,
+                    region_type=REGION_TYPE_OF[region_type],
+                    pool_id=pool_id,
+                    nslots=nslots,
+                    slot_bytes=slot_bytes,
+                    stride_bytes=stride_bytes,
+                    pid=pid,
+                    start_timestamp_ns=start_timestamp_ns,
+                    activity_timestamp_ns=activity_timestamp_ns,
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class SlotHeader(Message, frozen=True, kw_only=True, rename="camel"):
@@ -820,6 +834,7 @@ class SlotHeader(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 51
     HEADER: ClassVar[MessageHeader] = MessageHeader(60, 51, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<QIIHIQI26s")
     BLOCK_LENGTH: ClassVar[int] = 60
     MINIMUM_LENGTH: ClassVar[int] = 64
@@ -894,6 +909,8 @@ class TensorHeader(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 52
     HEADER: ClassVar[MessageHeader] = MessageHeader(184, 52, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8shhBBBI8i8i109s")
     MAX_DIMS: ClassVar[int] = 8
     BLOCK: ClassVar[Struct] = Struct("<hhBBBI8i8i109s")
     BLOCK_LENGTH: ClassVar[int] = 184
@@ -927,22 +944,24 @@ class TensorHeader(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            values = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                dtype=DTYPE_OF[values[0]],
-                major_order=MAJOR_ORDER_OF[values[1]],
-                ndims=values[2],
-                pad_align=values[3],
-                progress_unit=PROGRESS_UNIT_OF[values[4]],
-                progress_stride_bytes=values[5],
-                dims=values[6:14],
-                strides=values[14:22],
-                pad=values[22],
-            )
+            values = cls.MESSAGE.unpack(buffer)
+            if values[0] == cls.HEADER_BYTES:
+                return cls(
+                    dtype=DTYPE_OF[values[1]],
+                    major_order=MAJOR_ORDER_OF[values[2]],
+                    ndims=values[3],
+                    pad_align=values[4],
+                    progress_unit=PROGRESS_UNIT_OF[values[5]],
+                    progress_stride_bytes=values[6],
+                    dims=values[7:15],
+                    strides=values[15:23],
+                    pad=values[23],
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class DataSourceAnnounce(Message, frozen=True, kw_only=True, rename="camel"):
@@ -960,6 +979,7 @@ class DataSourceAnnounce(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 7
     HEADER: ClassVar[MessageHeader] = MessageHeader(20, 7, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IIQI")
     BLOCK_LENGTH: ClassVar[int] = 20
     MINIMUM_LENGTH: ClassVar[int] = 28
@@ -1009,6 +1029,7 @@ class DataSourceMeta(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 8
     HEADER: ClassVar[MessageHeader] = MessageHeader(16, 8, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IIQ")
     BLOCK_LENGTH: ClassVar[int] = 16
     MINIMUM_LENGTH: ClassVar[int] = 20
@@ -1049,6 +1070,7 @@ class ControlResponse(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 9
     HEADER: ClassVar[MessageHeader] = MessageHeader(12, 9, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<qi")
     BLOCK_LENGTH: ClassVar[int] = 12
     MINIMUM_LENGTH: ClassVar[int] = 16
@@ -1093,6 +1115,8 @@ class MetaBlobAnnounce(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 10
     HEADER: ClassVar[MessageHeader] = MessageHeader(28, 10, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sIIIQQ")
     BLOCK: ClassVar[Struct] = Struct("<IIIQQ")
     BLOCK_LENGTH: ClassVar[int] = 28
     MINIMUM_LENGTH: ClassVar[int] = 28
@@ -1117,18 +1141,20 @@ class MetaBlobAnnounce(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            stream_id, meta_version, blob_type, total_len, checksum = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                stream_id=stream_id,
-                meta_version=meta_version,
-                blob_type=blob_type,
-                total_len=total_len,
-                checksum=checksum,
-            )
+            header, stream_id, meta_version, blob_type, total_len, checksum = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    stream_id=stream_id,
+                    meta_version=meta_version,
+                    blob_type=blob_type,
+                    total_len=total_len,
+                    checksum=checksum,
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class MetaBlobChunk(Message, frozen=True, kw_only=True, rename="camel"):
@@ -1144,6 +1170,7 @@ class MetaBlobChunk(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 12
     HEADER: ClassVar[MessageHeader] = MessageHeader(16, 12, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IIQ")
     BLOCK_LENGTH: ClassVar[int] = 16
     MINIMUM_LENGTH: ClassVar[int] = 20
@@ -1164,12 +1191,7 @@ class MetaBlobChunk(Message, frozen=True, kw_only=True, rename="camel"):
     def read(cls, cursor: Cursor) -> Self:
         stream_id, meta_version, chunk_offset = cursor.block(cls.BLOCK, "MetaBlobChunk")
         bytes_ = cursor.data("MetaBlobChunk.bytes_", 1_073_741_824)
-        return cls(
-            stream_id=stream_id,
-            meta_version=meta_version,
-            chunk_offset=chunk_offset,
-            bytes_=bytes_,
-        )
+        return cls(stream_id=stream_id, meta_version=meta_version, chunk_offset=chunk_offset, bytes_=bytes_)
 
 
 class MetaBlobComplete(FixedMessage, frozen=True, kw_only=True, rename="camel"):
@@ -1184,6 +1206,8 @@ class MetaBlobComplete(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 13
     HEADER: ClassVar[MessageHeader] = MessageHeader(16, 13, 900, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sIIQ")
     BLOCK: ClassVar[Struct] = Struct("<IIQ")
     BLOCK_LENGTH: ClassVar[int] = 16
     MINIMUM_LENGTH: ClassVar[int] = 16
@@ -1200,12 +1224,14 @@ class MetaBlobComplete(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            stream_id, meta_version, checksum = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(stream_id=stream_id, meta_version=meta_version, checksum=checksum)
+            header, stream_id, meta_version, checksum = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(stream_id=stream_id, meta_version=meta_version, checksum=checksum)
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 MESSAGES: Final[tuple[type[Message], ...]] = (

@@ -85,12 +85,7 @@ class PayloadPool(Block, frozen=True, kw_only=True, rename="camel"):
     def read(cls, cursor: Cursor) -> Self:
         pool_id, pool_nslots, stride_bytes = cursor.block(cls.BLOCK, "PayloadPool")
         region_uri = cursor.ascii("PayloadPool.region_uri", 1_073_741_824)
-        return cls(
-            pool_id=pool_id,
-            pool_nslots=pool_nslots,
-            stride_bytes=stride_bytes,
-            region_uri=region_uri,
-        )
+        return cls(pool_id=pool_id, pool_nslots=pool_nslots, stride_bytes=stride_bytes, region_uri=region_uri)
 
 
 class Result(Block, frozen=True, kw_only=True, rename="camel"):
@@ -208,6 +203,7 @@ class DiscoveryRequest(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 1
     HEADER: ClassVar[MessageHeader] = MessageHeader(32, 1, 910, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<QIIIIQ")
     BLOCK_LENGTH: ClassVar[int] = 32
     MINIMUM_LENGTH: ClassVar[int] = 44
@@ -278,6 +274,7 @@ class DiscoveryResponse(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 2
     HEADER: ClassVar[MessageHeader] = MessageHeader(9, 2, 910, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<QB")
     BLOCK_LENGTH: ClassVar[int] = 9
     MINIMUM_LENGTH: ClassVar[int] = 17

@@ -13,10 +13,10 @@ from typing import ClassVar, Final, Self
 from framepool.wire.cursor import Cursor
 from framepool.wire.message import (
     MALFORMED,
+    UINT8_NULL,
     UINT16_NULL,
     UINT32_NULL,
     UINT64_NULL,
-    UINT8_NULL,
     UNFIT,
     Block,
     Field,
@@ -27,6 +27,7 @@ from framepool.wire.message import (
     encode_group,
     malformed,
     optional,
+    refuse,
     unfit,
 )
 
@@ -124,12 +125,7 @@ class PayloadPool(Block, frozen=True, kw_only=True, rename="camel"):
     def read(cls, cursor: Cursor) -> Self:
         pool_id, pool_nslots, stride_bytes = cursor.block(cls.BLOCK, "PayloadPool")
         region_uri = cursor.ascii("PayloadPool.region_uri", 1_073_741_824)
-        return cls(
-            pool_id=pool_id,
-            pool_nslots=pool_nslots,
-            stride_bytes=stride_bytes,
-            region_uri=region_uri,
-        )
+        return cls(pool_id=pool_id, pool_nslots=pool_nslots, stride_bytes=stride_bytes, region_uri=region_uri)
 
 
 class ShmAttachRequest(FixedMessage, frozen=True, kw_only=True, rename="camel"):
@@ -149,6 +145,8 @@ class ShmAttachRequest(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 1
     HEADER: ClassVar[MessageHeader] = MessageHeader(24, 1, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sqIIBIBBB")
     BLOCK: ClassVar[Struct] = Struct("<qIIBIBBB")
     BLOCK_LENGTH: ClassVar[int] = 24
     MINIMUM_LENGTH: ClassVar[int] = 24
@@ -179,9 +177,10 @@ class ShmAttachRequest(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
             (
+                header,
                 correlation_id,
                 stream_id,
                 client_id,
@@ -190,19 +189,21 @@ class ShmAttachRequest(FixedMessage, frozen=True, kw_only=True, rename="camel"):
                 max_dims,
                 publish_mode,
                 require_hugepages,
-            ) = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                correlation_id=correlation_id,
-                stream_id=stream_id,
-                client_id=client_id,
-                role=ROLE_OF[role],
-                expected_layout_version=expected_layout_version,
-                max_dims=max_dims,
-                publish_mode=None if publish_mode == UINT8_NULL else PUBLISH_MODE_OF[publish_mode],
-                require_hugepages=None if require_hugepages == UINT8_NULL else BOOL_OF[require_hugepages],
-            )
+            ) = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    correlation_id=correlation_id,
+                    stream_id=stream_id,
+                    client_id=client_id,
+                    role=ROLE_OF[role],
+                    expected_layout_version=expected_layout_version,
+                    max_dims=max_dims,
+                    publish_mode=None if publish_mode == UINT8_NULL else PUBLISH_MODE_OF[publish_mode],
+                    require_hugepages=None if require_hugepages == UINT8_NULL else BOOL_OF[require_hugepages],
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class ShmAttachResponse(Message, frozen=True, kw_only=True, rename="camel"):
@@ -227,6 +228,7 @@ class ShmAttachResponse(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 2
     HEADER: ClassVar[MessageHeader] = MessageHeader(51, 2, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<qiQQIQIIHB")
     BLOCK_LENGTH: ClassVar[int] = 51
     MINIMUM_LENGTH: ClassVar[int] = 63
@@ -320,6 +322,8 @@ class ShmDetachRequest(FixedMessage, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 3
     HEADER: ClassVar[MessageHeader] = MessageHeader(25, 3, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sqQIIB")
     BLOCK: ClassVar[Struct] = Struct("<qQIIB")
     BLOCK_LENGTH: ClassVar[int] = 25
     MINIMUM_LENGTH: ClassVar[int] = 25
@@ -344,18 +348,20 @@ class ShmDetachRequest(FixedMessage, frozen=True, kw_only=True, rename="camel"):
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            correlation_id, lease_id, stream_id, client_id, role = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                correlation_id=correlation_id,
-                lease_id=lease_id,
-                stream_id=stream_id,
-                client_id=client_id,
-                role=ROLE_OF[role],
-            )
+            header, correlation_id, lease_id, stream_id, client_id, role = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    correlation_id=correlation_id,
+                    lease_id=lease_id,
+                    stream_id=stream_id,
+                    client_id=client_id,
+                    role=ROLE_OF[role],
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class ShmDetachResponse(Message, frozen=True, kw_only=True, rename="camel"):
@@ -370,6 +376,7 @@ class ShmDetachResponse(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 4
     HEADER: ClassVar[MessageHeader] = MessageHeader(12, 4, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<qi")
     BLOCK_LENGTH: ClassVar[int] = 12
     MINIMUM_LENGTH: ClassVar[int] = 16
@@ -414,6 +421,8 @@ class ShmLeaseKeepalive(FixedMessage, frozen=True, kw_only=True, rename="camel")
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 5
     HEADER: ClassVar[MessageHeader] = MessageHeader(25, 5, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
+    MESSAGE: ClassVar[Struct] = Struct("<8sQIIBQ")
     BLOCK: ClassVar[Struct] = Struct("<QIIBQ")
     BLOCK_LENGTH: ClassVar[int] = 25
     MINIMUM_LENGTH: ClassVar[int] = 25
@@ -438,18 +447,20 @@ class ShmLeaseKeepalive(FixedMessage, frozen=True, kw_only=True, rename="camel")
             unfit(self)
 
     @classmethod
-    def decode_body(cls, buffer: Buffer, offset: int = 0) -> Self:
+    def decode(cls, buffer: Buffer) -> Self:
         try:
-            lease_id, stream_id, client_id, role, client_timestamp_ns = cls.BLOCK.unpack_from(buffer, offset)
-            return cls(
-                lease_id=lease_id,
-                stream_id=stream_id,
-                client_id=client_id,
-                role=ROLE_OF[role],
-                client_timestamp_ns=client_timestamp_ns,
-            )
+            header, lease_id, stream_id, client_id, role, client_timestamp_ns = cls.MESSAGE.unpack(buffer)
+            if header == cls.HEADER_BYTES:
+                return cls(
+                    lease_id=lease_id,
+                    stream_id=stream_id,
+                    client_id=client_id,
+                    role=ROLE_OF[role],
+                    client_timestamp_ns=client_timestamp_ns,
+                )
         except MALFORMED:
-            malformed(cls, buffer, offset)
+            pass
+        refuse(cls, buffer)
 
 
 class ShmDriverShutdown(Message, frozen=True, kw_only=True, rename="camel"):
@@ -464,6 +475,7 @@ class ShmDriverShutdown(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 6
     HEADER: ClassVar[MessageHeader] = MessageHeader(9, 6, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<QB")
     BLOCK_LENGTH: ClassVar[int] = 9
     MINIMUM_LENGTH: ClassVar[int] = 13
@@ -510,6 +522,7 @@ class ShmLeaseRevoked(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 7
     HEADER: ClassVar[MessageHeader] = MessageHeader(26, 7, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<QQIIBB")
     BLOCK_LENGTH: ClassVar[int] = 26
     MINIMUM_LENGTH: ClassVar[int] = 30
@@ -575,6 +588,7 @@ class ShmDriverShutdownRequest(Message, frozen=True, kw_only=True, rename="camel
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 8
     HEADER: ClassVar[MessageHeader] = MessageHeader(9, 8, 901, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<qB")
     BLOCK_LENGTH: ClassVar[int] = 9
     MINIMUM_LENGTH: ClassVar[int] = 17

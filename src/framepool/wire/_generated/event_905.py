@@ -70,6 +70,7 @@ class EventMessage(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 1
     HEADER: ClassVar[MessageHeader] = MessageHeader(40, 1, 905, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     EXTENSIBLE: ClassVar[bool] = True
     BLOCK: ClassVar[Struct] = Struct("<qqb3sIQQ")
     BLOCK_LENGTH: ClassVar[int] = 40
@@ -137,6 +138,4 @@ class EventMessage(Message, frozen=True, kw_only=True, rename="camel"):
             malformed(cls, cursor.view, start)
 
 
-MESSAGES: Final[tuple[type[Message], ...]] = (
-    EventMessage,
-)
+MESSAGES: Final[tuple[type[Message], ...]] = (EventMessage,)

@@ -28,9 +28,7 @@ class Parent(Block, frozen=True, kw_only=True, rename="camel"):
     BLOCK: ClassVar[Struct] = Struct("<Q")
     BLOCK_LENGTH: ClassVar[int] = 8
     MINIMUM_LENGTH: ClassVar[int] = 8
-    FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("traceId", 0, "Q"),
-    )
+    FIELDS: ClassVar[tuple[Field, ...]] = (Field("traceId", 0, "Q"),)
 
     def encode_body(self) -> bytes:
         try:
@@ -58,6 +56,7 @@ class TraceLinkSet(Message, frozen=True, kw_only=True, rename="camel"):
     SCHEMA_VERSION: ClassVar[int] = 1
     TEMPLATE_ID: ClassVar[int] = 1
     HEADER: ClassVar[MessageHeader] = MessageHeader(28, 1, 904, 1)
+    HEADER_BYTES: ClassVar[bytes] = HEADER.encode()
     BLOCK: ClassVar[Struct] = Struct("<IQQQ")
     BLOCK_LENGTH: ClassVar[int] = 28
     MINIMUM_LENGTH: ClassVar[int] = 32
@@ -82,6 +81,4 @@ class TraceLinkSet(Message, frozen=True, kw_only=True, rename="camel"):
         return cls(stream_id=stream_id, epoch=epoch, seq=seq, trace_id=trace_id, parents=parents)
 
 
-MESSAGES: Final[tuple[type[Message], ...]] = (
-    TraceLinkSet,
-)
+MESSAGES: Final[tuple[type[Message], ...]] = (TraceLinkSet,)
