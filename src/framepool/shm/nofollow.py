@@ -88,11 +88,9 @@ def require_safe_open() -> None:
 
 def open_by_openat2(directory: int, components: Sequence[str], flags: int) -> int:
     """One system call: no link in any component, nothing outside `directory`."""
-    how = _OpenHow(
-        flags | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0,
-        _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS,
-    )
+    # Without O_NOFOLLOW: with it and O_PATH a link at the end would be opened itself instead of refused.
+    resolve = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     path = "/".join(components)
     while True:
         fd = _libc.syscall(
