@@ -29,6 +29,9 @@ class Clock(Protocol):
     def timestamp_ns(self) -> int:
         """For messages and superblocks: now, in this clock's domain."""
 
+    def now_ns(self, domain: ClockDomain) -> int:
+        """Now as a stamp of another domain would say it: to tell the age of what others stamped."""
+
     def wall_seconds(self) -> int:
         """Seconds since 1970: only for values that must rise over reboots (`decisions.md` #33)."""
 
@@ -43,6 +46,9 @@ class MonotonicClock:
 
     def timestamp_ns(self) -> int:
         return time.monotonic_ns()
+
+    def now_ns(self, domain: ClockDomain) -> int:
+        return time.monotonic_ns() if domain is ClockDomain.MONOTONIC else time.time_ns()
 
     def wall_seconds(self) -> int:
         return int(time.time())
@@ -85,7 +91,13 @@ class ManualClock:
         return self._now_ns
 
     def timestamp_ns(self) -> int:
-        return self._now_ns
+        return self._now_ns if self.domain is ClockDomain.MONOTONIC else self._realtime_ns()
+
+    def now_ns(self, domain: ClockDomain) -> int:
+        return self._now_ns if domain is ClockDomain.MONOTONIC else self._realtime_ns()
+
+    def _realtime_ns(self) -> int:
+        return self._wall_start * NANOS_PER_SECOND + self._now_ns - self._start_ns
 
     def wall_seconds(self) -> int:
         return self._wall_start + (self._now_ns - self._start_ns) // NANOS_PER_SECOND

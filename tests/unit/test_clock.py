@@ -24,6 +24,16 @@ def test_realtime_clock_stamps_with_realtime_and_measures_with_monotonic() -> No
     assert abs(clock.monotonic_ns() - time.monotonic_ns()) < 5 * NANOS_PER_SECOND
 
 
+def test_stamps_of_the_other_domain_can_be_aged() -> None:
+    clock = MonotonicClock()
+    assert abs(clock.now_ns(ClockDomain.REALTIME_SYNCED) - time.time_ns()) < 5 * NANOS_PER_SECOND
+    assert abs(clock.now_ns(ClockDomain.MONOTONIC) - time.monotonic_ns()) < 5 * NANOS_PER_SECOND
+    manual = ManualClock(5, wall_seconds=100)
+    manual.advance(7)
+    assert manual.now_ns(ClockDomain.REALTIME_SYNCED) == 100 * NANOS_PER_SECOND + 7
+    assert manual.now_ns(ClockDomain.MONOTONIC) == 12
+
+
 def test_unsynchronised_realtime_is_refused() -> None:
     with pytest.raises(ValueError, match="error budget"):
         RealtimeSyncedClock(error_budget_ns=0)

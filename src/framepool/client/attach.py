@@ -1,0 +1,298 @@
+"""A client's side of a lease: attach, keep alive, notice its end, attach again (Driver 4).
+
+A pure state machine: messages come in as calls, messages go out through a callable, time is the clock's. It never
+gives up by itself: whatever ends a lease, it asks again with growing pauses until its owner detaches. What a lease
+allows (mapping files, writing slots) is asked of `valid()` each time, because keepalives get no answer and a driver
+can die without a word (Driver 4.12).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock
+from framepool.errors import RegionError
+from framepool.shm.layout import StreamLayout
+from framepool.wire._generated.control_900 import ShmPoolAnnounce
+from framepool.wire._generated.driver_901 import (
+    Bool,
+    PublishMode,
+    ResponseCode,
+    Role,
+    ShmAttachRequest,
+    ShmAttachResponse,
+    ShmDetachRequest,
+    ShmDriverShutdown,
+    ShmLeaseKeepalive,
+    ShmLeaseRevoked,
+)
+from framepool.wire.message import Message
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[Message], bool]
+"""Puts a message on the control stream; False when Aeron did not take it."""
+
+REQUIRED_WHEN_OK = (
+    "lease_id",
+    "stream_id",
+    "epoch",
+    "layout_version",
+    "header_nslots",
+    "header_slot_bytes",
+    "max_dims",
+)
+
+
+class AttachState(enum.Enum):
+    """Where an attachment stands."""
+
+    DETACHED = "detached"
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+
+
+class AttachSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient a client is."""
+
+    keepalive_ns: int = NANOS_PER_SECOND
+    response_timeout_ns: int = NANOS_PER_SECOND
+    retry_min_ns: int = 50 * NANOS_PER_MILLI
+    retry_max_ns: int = 2 * NANOS_PER_SECOND
+    driver_timeout_ns: int = 3 * NANOS_PER_SECOND
+    """Without an announce of the stream for so long the driver counts as dead (Driver 4.12)."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What the driver answered: a lease and the regions it is for."""
+
+    lease_id: int
+    lifetime_ns: int | None
+    layout: StreamLayout
+
+
+class Attachment:
+    """One stream, one role, one client id, kept attached."""
+
+    def __init__(
+        self,
+        stream_id: int,
+        role: Role,
+        *,
+        send: Send,
+        clock: Clock,
+        client_id: int | None = None,
+        create: bool = False,
+        require_hugepages: bool = False,
+        settings: AttachSettings | None = None,
+    ) -> None:
+        self.stream_id = stream_id
+        self.role = role
+        self.client_id = client_id or new_client_id()
+        self.state = AttachState.DETACHED
+        self.grant: Grant | None = None
+        self.last_refusal = ""
+        self.counts: Counter[str] = Counter()
+        self._send = send
+        self._clock = clock
+        self._settings = settings or AttachSettings()
+        self._publish_mode = PublishMode.EXISTING_OR_CREATE if create else PublishMode.REQUIRE_EXISTING
+        self._hugepages = Bool.TRUE if require_hugepages else None
+        self._correlation_id: int | None = None
+        self._due_ns = 0
+        self._pause_ns = self._settings.retry_min_ns
+        self._keepalive_due_ns = 0
+        self._lease_deadline_ns: int | None = None
+        self._driver_deadline_ns = 0
+
+    # What the owner asks
+
+    def start(self) -> None:
+        """Begins to attach; the first request leaves with the next `do_work`."""
+        if self.state is AttachState.DETACHED:
+            self._attach_again(0)
+
+    def valid(self) -> bool:
+        """Whether the lease holds right now: to be asked before a claim and again before a commit."""
+        if self.state is not AttachState.ATTACHED:
+            return False
+        now = self._clock.monotonic_ns()
+        return now < self._driver_deadline_ns and (self._lease_deadline_ns is None or now < self._lease_deadline_ns)
+
+    def detach(self) -> None:
+        """Gives the lease back, as far as the driver can be told, and stays detached."""
+        grant, self.grant = self.grant, None
+        self.state = AttachState.DETACHED
+        self._correlation_id = None
+        if grant is not None:
+            self._send(
+                ShmDetachRequest(
+                    correlation_id=_correlation_id(),
+                    lease_id=grant.lease_id,
+                    stream_id=self.stream_id,
+                    client_id=self.client_id,
+                    role=self.role,
+                )
+            )
+
+    # What time brings
+
+    def do_work(self) -> int:
+        """Sends what is due and notices a lease that ran out."""
+        now = self._clock.monotonic_ns()
+        if self.state is AttachState.ATTACHING and now >= self._due_ns:
+            return self._request(now)
+        if self.state is not AttachState.ATTACHED:
+            return 0
+        if not self.valid():
+            self._lost("no sign of the driver" if now >= self._driver_deadline_ns else "the lease ran out")
+            return 1
+        if now >= self._keepalive_due_ns:
+            return self._keepalive(now)
+        return 0
+
+    # What the driver says
+
+    def on_attach_response(self, response: ShmAttachResponse) -> None:
+        """Takes the answer to our own latest request; anybody else's is not for us (Driver 4.2)."""
+        if self.state is not AttachState.ATTACHING or response.correlation_id != self._correlation_id:
+            return
+        self._correlation_id = None
+        now = self._clock.monotonic_ns()
+        if response.code is not ResponseCode.OK:
+            self.last_refusal = f"{response.code.name}: {response.error_message}"
+            self.counts[f"refused {response.code.name}"] += 1
+            log.info("stream %d: attach refused: %s", self.stream_id, self.last_refusal)
+            self._attach_again(self._next_pause())
+            return
+        try:
+            grant = self._read_grant(response, now)
+        except RegionError as error:
+            self.counts["protocol errors"] += 1
+            log.warning("stream %d: the driver's answer is unusable: %s", self.stream_id, error)
+            self._attach_again(self._next_pause())
+            return
+        self.grant = grant
+        self.state = AttachState.ATTACHED
+        self.last_refusal = ""
+        self.counts["attached"] += 1
+        self._pause_ns = self._settings.retry_min_ns
+        self._driver_deadline_ns = now + self._settings.driver_timeout_ns
+        self._extend(now)
+
+    def on_announce(self, announce: ShmPoolAnnounce) -> None:
+        """A sign of life of the driver for this stream."""
+        if announce.stream_id == self.stream_id:
+            self._driver_deadline_ns = self._clock.monotonic_ns() + self._settings.driver_timeout_ns
+
+    def on_lease_revoked(self, notice: ShmLeaseRevoked) -> None:
+        """Ends our lease when it is the one named (Driver 4.9); after an own detach it no longer is."""
+        if self.grant is not None and notice.lease_id == self.grant.lease_id and notice.client_id == self.client_id:
+            self._lost(f"revoked: {notice.reason.name} {notice.error_message}".rstrip())
+
+    def on_driver_shutdown(self, notice: ShmDriverShutdown) -> None:
+        """All leases end at once (Driver 4.12)."""
+        if self.grant is not None:
+            self._lost(f"the driver shut down: {notice.reason.name}")
+
+    def statistics(self) -> dict[str, object]:
+        """State, identity and counts of what happened to the lease."""
+        return {
+            "state": self.state.value,
+            "stream_id": self.stream_id,
+            "client_id": self.client_id,
+            "lease_id": self.grant.lease_id if self.grant else None,
+            "epoch": self.grant.layout.epoch if self.grant else None,
+            "last_refusal": self.last_refusal,
+            **self.counts,
+        }
+
+    # Steps
+
+    def _request(self, now: int) -> int:
+        if self._correlation_id is not None:
+            self.counts["unanswered"] += 1
+        self._correlation_id = _correlation_id()
+        self._due_ns = now + self._settings.response_timeout_ns
+        sent = self._send(
+            ShmAttachRequest(
+                correlation_id=self._correlation_id,
+                stream_id=self.stream_id,
+                client_id=self.client_id,
+                role=self.role,
+                expected_layout_version=0,
+                max_dims=0,
+                publish_mode=self._publish_mode,
+                require_hugepages=self._hugepages,
+            )
+        )
+        if not sent:
+            self._correlation_id = None
+            self._due_ns = now + self._next_pause()
+        return 1
+
+    def _keepalive(self, now: int) -> int:
+        assert self.grant is not None
+        sent = self._send(
+            ShmLeaseKeepalive(
+                lease_id=self.grant.lease_id,
+                stream_id=self.stream_id,
+                client_id=self.client_id,
+                role=self.role,
+                client_timestamp_ns=self._clock.timestamp_ns(),
+            )
+        )
+        if sent:
+            self._extend(now)
+        else:
+            self._lost("a keepalive could not be sent")
+        return 1
+
+    def _extend(self, now: int) -> None:
+        assert self.grant is not None
+        lifetime = self.grant.lifetime_ns
+        interval = self._settings.keepalive_ns if lifetime is None else min(self._settings.keepalive_ns, lifetime // 3)
+        self._keepalive_due_ns = now + interval
+        self._lease_deadline_ns = None if lifetime is None else now + lifetime
+
+    def _read_grant(self, response: ShmAttachResponse, now: int) -> Grant:
+        missing = [name for name in REQUIRED_WHEN_OK if getattr(response, name) is None]
+        if missing or not response.header_region_uri or not response.payload_pools:
+            raise RegionError(f"OK without {', '.join(missing) or 'regions'}")
+        if response.stream_id != self.stream_id:
+            raise RegionError(f"OK for stream {response.stream_id}, asked for was {self.stream_id}")
+        expiry = response.lease_expiry_timestamp_ns
+        lifetime = None if expiry is None else max(expiry - now, 1)
+        layout = StreamLayout.from_announce(response)  # type: ignore[arg-type]  # checked: nothing is None
+        return Grant(response.lease_id, lifetime, layout)  # type: ignore[arg-type]
+
+    def _lost(self, why: str) -> None:
+        log.info("stream %d: lease lost: %s", self.stream_id, why)
+        self.counts["lost"] += 1
+        self.grant = None
+        self._attach_again(0)
+
+    def _attach_again(self, pause_ns: int) -> None:
+        self.state = AttachState.ATTACHING
+        self._correlation_id = None
+        self._due_ns = self._clock.monotonic_ns() + pause_ns
+
+    def _next_pause(self) -> int:
+        pause = self._pause_ns
+        self._pause_ns = min(pause * 2, self._settings.retry_max_ns)
+        return pause
+
+
+def new_client_id() -> int:
+    """A random id, unique enough among the clients of a host; 0 means no client and 2^32-1 is a null."""
+    return 1 + secrets.randbelow(2**32 - 2)
+
+
+def _correlation_id() -> int:
+    return secrets.randbelow(2**63)

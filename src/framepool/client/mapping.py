@@ -1,0 +1,167 @@
+"""Which epoch of a stream is mapped: the mapping state machine (Wire 10.1.1, 15.1, 15.2, 15.21; Driver 4.9, 6).
+
+Announces are soft state: stale ones and replayed ones are ignored, the highest epoch wins, and every change of
+epoch is a hard boundary, unmapped first and mapped anew. Files are opened through a callable that does all checks of
+`shm.region`, so this module only decides when.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from framepool.clock import NANOS_PER_SECOND, Clock
+from framepool.errors import RegionError
+from framepool.shm.layout import StreamLayout
+from framepool.shm.region import MappedStream
+from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce
+
+log = logging.getLogger(__name__)
+
+Open = Callable[[StreamLayout], MappedStream]
+
+
+class MappingState(enum.Enum):
+    """Wire 15.12."""
+
+    UNMAPPED = "unmapped"
+    MAPPED = "mapped"
+
+
+class Mapping:
+    """The regions of one stream in one process: all of one epoch, or none."""
+
+    def __init__(
+        self, stream_id: int, *, open_stream: Open, clock: Clock, freshness_ns: int = 3 * NANOS_PER_SECOND
+    ) -> None:
+        self.stream_id = stream_id
+        self.stream: MappedStream | None = None
+        self.last_refusal = ""
+        self.counts: Counter[str] = Counter()
+        self._open_stream = open_stream
+        self._clock = clock
+        self._freshness_ns = freshness_ns
+        self._join_ns = clock.monotonic_ns()
+        self._pid = 0
+        self._domain: ClockDomain | None = None
+        self._highest_epoch = -1
+        self._highest_seen_ns = 0
+        self._least_epoch = 0
+
+    @property
+    def state(self) -> MappingState:
+        return MappingState.UNMAPPED if self.stream is None else MappingState.MAPPED
+
+    @property
+    def epoch(self) -> int | None:
+        """The mapped epoch."""
+        return None if self.stream is None else self.stream.layout.epoch
+
+    def on_layout(self, layout: StreamLayout) -> None:
+        """Maps what an attach response named: the driver's word, as fresh as the answer itself."""
+        self._note(layout.epoch)
+        if self.epoch != layout.epoch:
+            self._map(layout)
+
+    def on_announce(self, announce: ShmPoolAnnounce) -> None:
+        """Follows a fresh announce of this stream; anything else is ignored and counted."""
+        if announce.stream_id != self.stream_id:
+            return
+        if not self._is_fresh(announce):
+            self.counts["stale announces"] += 1
+            return
+        self._domain = announce.announce_clock_domain
+        if announce.epoch == self.epoch:
+            self._note(announce.epoch)
+            self._recheck()
+            return
+        if self.stream is not None:
+            self.unmap(f"epoch {announce.epoch} announced")
+        if announce.epoch < self._least_epoch or self._is_outdone(announce.epoch):
+            self.counts["lower epochs"] += 1
+            return
+        self._note(announce.epoch)
+        try:
+            layout = StreamLayout.from_announce(announce)
+        except RegionError as error:
+            self._refuse(error)
+            return
+        self._map(layout)
+
+    def on_producer_revoked(self) -> None:
+        """The producer's lease ended: only a later epoch may be mapped now (Driver 4.9)."""
+        if self.stream is not None:
+            self._least_epoch = self.stream.layout.epoch + 1
+            self.unmap("the producer's lease ended")
+
+    def check_activity(self) -> None:
+        """Unmaps when the writer's sign of life is stale or comes from another process (Wire 7.1, 15.14)."""
+        if self.stream is None:
+            return
+        try:
+            block = self.stream.superblock()
+        except RegionError as error:
+            self.unmap(str(error))
+            return
+        if block.pid != self._pid:
+            self.unmap(f"the writer changed from pid {self._pid} to {block.pid} within epoch {block.epoch}")
+        elif self._domain and self._clock.now_ns(self._domain) - block.activity_timestamp_ns > self._freshness_ns:
+            self.unmap("the regions show no activity")
+
+    def unmap(self, why: str) -> None:
+        """Lets go of all regions; frames in flight are dropped with them."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            log.info("stream %d: epoch %d unmapped: %s", self.stream_id, stream.layout.epoch, why)
+            self.counts["unmapped"] += 1
+            stream.close()
+
+    def statistics(self) -> dict[str, object]:
+        return {"state": self.state.value, "epoch": self.epoch, "last_refusal": self.last_refusal, **self.counts}
+
+    def _map(self, layout: StreamLayout) -> None:
+        self.unmap(f"epoch {layout.epoch} takes its place")
+        try:
+            stream = self._open_stream(layout)
+        except RegionError as error:
+            self._refuse(error)
+            return
+        try:
+            self._pid = stream.superblock().pid
+        except RegionError as error:
+            stream.close()
+            self._refuse(error)
+            return
+        self.stream = stream
+        self.last_refusal = ""
+        self.counts["mapped"] += 1
+
+    def _recheck(self) -> None:
+        assert self.stream is not None
+        try:
+            self.stream.recheck()
+        except RegionError as error:
+            self.unmap(str(error))
+
+    def _refuse(self, error: RegionError) -> None:
+        self.last_refusal = str(error)
+        self.counts["refused"] += 1
+        log.warning("stream %d: not mapped: %s", self.stream_id, error)
+
+    def _is_fresh(self, announce: ShmPoolAnnounce) -> bool:
+        """Not older than the window in its own clock domain and, for MONOTONIC only, not from before we joined."""
+        domain, stamp = announce.announce_clock_domain, announce.announce_timestamp_ns
+        if domain is ClockDomain.MONOTONIC and stamp < self._join_ns:
+            return False
+        return self._clock.now_ns(domain) - stamp <= self._freshness_ns
+
+    def _is_outdone(self, epoch: int) -> bool:
+        """Whether a higher epoch was announced within the window (`decisions.md` #20)."""
+        silence_ns = self._clock.monotonic_ns() - self._highest_seen_ns
+        return epoch < self._highest_epoch and silence_ns <= self._freshness_ns
+
+    def _note(self, epoch: int) -> None:
+        self._highest_epoch = epoch
+        self._highest_seen_ns = self._clock.monotonic_ns()

@@ -1,0 +1,249 @@
+"""Configuration: TOML to frozen values, with the numbers that the specifications leave to a deployment.
+
+Everything has a default and an empty file is a valid configuration. Unknown keys are refused, and what a key may
+hold is checked here once, so that no other module checks it again. `FRAMEPOOL_<SECTION>_<KEY>` in the environment
+overrides a scalar of the file. The stream-id plan is `decisions.md` section 0; ids that overlap are refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from framepool.errors import ConfigurationError
+from framepool.wire.constants import HEADER_SLOT_BYTES, SUPERBLOCK_SIZE
+
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+StreamId = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+IdRange = tuple[StreamId, StreamId]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class StreamIds(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Aeron stream ids of the control plane and the ranges of tensor streams (Wire 15.11)."""
+
+    control: StreamId = 1000
+    announce: StreamId = 1001
+    descriptor: StreamId = 1100
+    qos: StreamId = 1200
+    metadata: StreamId = 1300
+    service_control: StreamId = 1400
+    service_status: StreamId = 1401
+    discovery_request: StreamId = 7000
+    discovery_response: StreamId = 7004
+    bridge_payload: StreamId = 3000
+    bridge_control: StreamId = 3001
+    bridge_metadata: StreamId = 3002
+    pools: IdRange = (10_000, 10_999)
+    driver_allocated: IdRange = (20_000, 29_999)
+    consumer_descriptor: IdRange = (31_000, 31_999)
+    consumer_control: IdRange = (32_000, 32_999)
+    bridge_destinations: IdRange = (50_000, 59_999)
+
+    def __post_init__(self) -> None:
+        taken: list[tuple[int, int, str]] = []
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            low, high = value if isinstance(value, tuple) else (value, value)
+            if low > high:
+                raise ValueError(f"range {name} runs backwards: {low} to {high}")
+            taken.append((low, high, name))
+        taken.sort()
+        for (_, high, name), (low, _, other) in itertools.pairwise(taken):
+            if low <= high:
+                raise ValueError(f"stream ids of {name} and {other} overlap at {low}")
+
+
+class PoolConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One size class of a profile."""
+
+    pool_id: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    stride_bytes: Positive
+    nslots: NotNegative = 0
+    """0 is the profile's own; any other number than that is refused at attach (Driver 4.3)."""
+
+    def __post_init__(self) -> None:
+        multiple, rest = divmod(self.stride_bytes, 64)
+        if rest or multiple & (multiple - 1):
+            raise ValueError(f"stride_bytes {self.stride_bytes} is not 64 times a power of two (Wire 15.22)")
+
+
+class ProfileConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a stream is laid out: slots in the header ring and in each pool, and the pools' size classes."""
+
+    nslots: Positive
+    pools: tuple[PoolConfig, ...]
+
+    def __post_init__(self) -> None:
+        if self.nslots & (self.nslots - 1):
+            raise ValueError(f"nslots {self.nslots} is not a power of two")
+        if not self.pools:
+            raise ValueError("a profile needs at least one pool")
+        ids = [pool.pool_id for pool in self.pools]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"pool ids repeat: {ids}")
+
+    @property
+    def epoch_bytes(self) -> int:
+        """What one epoch of a stream of this profile occupies."""
+        slot = HEADER_SLOT_BYTES + sum(pool.stride_bytes for pool in self.pools)
+        return (1 + len(self.pools)) * SUPERBLOCK_SIZE + self.nslots * slot
+
+
+SIZE_CLASSES = (16 * 2**20, 4 * 2**20, 2**20, 64 * 2**10, 4 * 2**10)
+DEFAULT_EPOCH_BYTES = 512 * 2**20
+DEFAULT_NSLOTS = (16, 8, 4)
+
+
+def default_profile(free_bytes: int) -> ProfileConfig:
+    """The profile of streams that name none: two epochs of it fit in a tenth of the free shared memory.
+
+    It keeps the largest size classes that leave room for enough slots, and stays below half a GiB an epoch,
+    because every new epoch is reserved in full.
+    """
+    budget = min(free_bytes // 10 // 2, DEFAULT_EPOCH_BYTES)
+    for largest in range(len(SIZE_CLASSES)):
+        strides = SIZE_CLASSES[largest:][::-1]
+        pools = tuple(PoolConfig(pool_id=i, stride_bytes=stride) for i, stride in enumerate(strides, start=1))
+        for nslots in DEFAULT_NSLOTS:
+            profile = ProfileConfig(nslots=nslots, pools=pools)
+            if profile.epoch_bytes <= budget:
+                return profile
+    raise ConfigurationError(
+        f"{free_bytes} bytes of shared memory are free: too little for a default profile; configure one"
+    )
+
+
+class StreamConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stream that exists from the start of the driver."""
+
+    stream_id: StreamId
+    profile: str = "default"
+    roles: tuple[Literal["producer", "consumer"], ...] = ("producer", "consumer")
+
+
+class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one driver hands out at the most."""
+
+    max_streams: Positive = 1_000
+    max_leases: Positive = 10_000
+    max_bytes: NotNegative = 0
+    """Of all epochs together; 0 is no limit but the filesystem's."""
+
+
+class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The shared-memory driver."""
+
+    shm_base_dir: str = "/dev/shm"
+    namespace: str = "default"
+    access: Literal["private", "group"] = "private"
+    group: str = ""
+    announce_period_ms: Positive = 1_000
+    keepalive_interval_ms: Positive = 1_000
+    lease_expiry_ms: NotNegative = 3_000
+    """0 grants leases that do not expire."""
+    clock: Literal["monotonic", "realtime_synced"] = "monotonic"
+    clock_error_budget_us: NotNegative = 0
+    dynamic_streams: bool = True
+    """Whether EXISTING_OR_CREATE may make streams of the ranges `pools` and `driver_allocated`."""
+    prefault: bool = False
+    recreate_at_start: bool = False
+    shutdown_token: str = ""
+    """Empty: no termination by message."""
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not self.shm_base_dir.startswith("/"):
+            raise ValueError(f"shm_base_dir {self.shm_base_dir!r} is not an absolute path")
+        if self.lease_expiry_ms and self.lease_expiry_ms < 2 * self.keepalive_interval_ms:
+            raise ValueError("lease_expiry_ms is less than two keepalive intervals: every hiccup would end a lease")
+        if self.clock == "realtime_synced" and not self.clock_error_budget_us:
+            raise ValueError("clock realtime_synced needs clock_error_budget_us: say how good the synchronisation is")
+        if (self.access == "group") != bool(self.group):
+            raise ValueError("access = 'group' and group go together")
+
+
+class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    stream_ids: StreamIds = StreamIds()
+    driver: DriverConfig = DriverConfig()
+    profiles: dict[str, ProfileConfig] = {}
+    streams: tuple[StreamConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = {"default", *self.profiles}
+        seen: set[int] = set()
+        for stream in self.streams:
+            if stream.profile not in known:
+                raise ValueError(f"stream {stream.stream_id}: no profile {stream.profile!r}; known: {sorted(known)}")
+            if stream.stream_id in seen:
+                raise ValueError(f"stream {stream.stream_id} is configured twice")
+            seen.add(stream.stream_id)
+
+    def profile(self, name: str) -> ProfileConfig:
+        """A profile by name; `default` is worked out from the free space unless the file defines it."""
+        if name in self.profiles:
+            return self.profiles[name]
+        stat = os.statvfs(self.driver.shm_base_dir)
+        return default_profile(stat.f_bavail * stat.f_frsize)
+
+
+def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration of a file, or of no file at all, with the environment's overrides.
+
+    Raises `ConfigurationError` naming the file and the key.
+    """
+    source = str(path) if path is not None else "the environment"
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(Path(path).read_text())
+        except OSError as error:
+            raise ConfigurationError(f"{source}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{source}: {error}") from error
+    _override(table, environ)
+    try:
+        return msgspec.convert(table, Config)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+
+
+def variables() -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Every environment variable that overrides a scalar: its name, the key it stands for, and the type."""
+    yield from _variables(Config, ())
+
+
+def _variables(struct: type[Section], keys: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    for field in msgspec.structs.fields(struct):
+        where = (*keys, field.name)
+        if isinstance(field.type, type) and issubclass(field.type, Section):
+            yield from _variables(field.type, where)
+        elif isinstance(field.default, str | int):
+            yield "FRAMEPOOL_" + "_".join(where).upper(), where, field.type
+
+
+def _override(table: dict[str, Any], environ: Mapping[str, str]) -> None:
+    for name, keys, kind in variables():
+        if name not in environ:
+            continue
+        try:
+            value = msgspec.convert(environ[name], kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"{name}: {error}") from error
+        *parents, last = keys
+        at = table
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[last] = value

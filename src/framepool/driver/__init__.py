@@ -1,0 +1,1 @@
+"""The shared-memory driver: the driver model specification as an agent."""

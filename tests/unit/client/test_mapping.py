@@ -1,0 +1,164 @@
+"""When regions are mapped and when they are let go, on real files and with a clock that the test moves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from framepool.client.mapping import Mapping, MappingState
+from framepool.clock import NANOS_PER_SECOND, ManualClock
+from framepool.shm.allocator import Allocator
+from framepool.shm.layout import StreamLayout
+from framepool.shm.paths import AllowedDirectories
+from framepool.shm.region import map_stream
+from framepool.wire._generated.control_900 import ClockDomain, PayloadPool, ShmPoolAnnounce
+
+STREAM = 10_000
+
+
+class World:
+    """A namespace on disk, a clock, and the mapping under test."""
+
+    def __init__(self, base: Path) -> None:
+        self.clock = ManualClock(1_000 * NANOS_PER_SECOND)
+        self.allocator = Allocator(base, "test", sync=False)
+        allowed = AllowedDirectories([base])
+        self.mapping = Mapping(STREAM, open_stream=lambda layout: map_stream(layout, allowed), clock=self.clock)
+
+    def epoch(self, epoch: int) -> StreamLayout:
+        return self.allocator.create(STREAM, epoch, nslots=4, strides={1: 64}, timestamp_ns=self.clock.timestamp_ns())
+
+    def announce(
+        self, layout: StreamLayout, *, age_ns: int = 0, domain: ClockDomain = ClockDomain.MONOTONIC
+    ) -> ShmPoolAnnounce:
+        return ShmPoolAnnounce(
+            stream_id=layout.stream_id,
+            producer_id=1,
+            epoch=layout.epoch,
+            announce_timestamp_ns=self.clock.now_ns(domain) - age_ns,
+            announce_clock_domain=domain,
+            layout_version=layout.layout_version,
+            header_nslots=layout.nslots,
+            header_slot_bytes=layout.header_slot_bytes,
+            payload_pools=tuple(
+                PayloadPool(
+                    pool_id=pool.pool_id,
+                    pool_nslots=pool.nslots,
+                    stride_bytes=pool.stride_bytes,
+                    region_uri=str(pool.uri),
+                )
+                for pool in layout.pools
+            ),
+            header_region_uri=str(layout.header_uri),
+        )
+
+
+@pytest.fixture
+def world(base_dir: Path) -> World:
+    return World(base_dir)
+
+
+def test_announce_maps_and_a_new_epoch_remaps(world: World) -> None:
+    world.mapping.on_announce(world.announce(world.epoch(5)))
+    assert world.mapping.state is MappingState.MAPPED
+    old = world.mapping.stream
+    world.mapping.on_announce(world.announce(world.epoch(6)))
+    assert world.mapping.epoch == 6
+    assert old is not None
+    assert all(region.closed for region in old.regions)
+
+
+def test_announce_of_another_stream_changes_nothing(world: World) -> None:
+    layout = world.allocator.create(STREAM + 1, 5, nslots=4, strides={1: 64}, timestamp_ns=0)
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED
+
+
+def test_stale_announce_is_ignored(world: World) -> None:
+    layout = world.epoch(5)
+    world.clock.advance(10 * NANOS_PER_SECOND)
+    world.mapping.on_announce(world.announce(layout, age_ns=3 * NANOS_PER_SECOND + 1))
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.mapping.on_announce(world.announce(layout, age_ns=3 * NANOS_PER_SECOND))
+    assert world.mapping.state is MappingState.MAPPED
+
+
+def test_announce_from_before_the_join_is_ignored_only_when_monotonic(world: World) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout, age_ns=1))
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.mapping.on_announce(world.announce(layout, age_ns=1, domain=ClockDomain.REALTIME_SYNCED))
+    assert world.mapping.state is MappingState.MAPPED
+
+
+def test_lower_epoch_unmaps_but_is_mapped_only_after_a_window_without_the_higher(world: World) -> None:
+    low, high = world.epoch(5), world.epoch(6)
+    world.mapping.on_announce(world.announce(high))
+    world.mapping.on_announce(world.announce(low))
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.clock.advance(3 * NANOS_PER_SECOND)
+    world.mapping.on_announce(world.announce(low))
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.clock.advance(1)
+    world.mapping.on_announce(world.announce(low))
+    assert world.mapping.epoch == 5
+
+
+@pytest.mark.clause("D-4.9-10")
+def test_after_the_producers_end_only_a_later_epoch_is_mapped(world: World) -> None:
+    first = world.epoch(5)
+    world.mapping.on_announce(world.announce(first))
+    world.mapping.on_producer_revoked()
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.mapping.on_announce(world.announce(first))
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.mapping.on_announce(world.announce(world.epoch(6)))
+    assert world.mapping.epoch == 6
+
+
+def test_bad_region_is_refused_with_a_reason(world: World) -> None:
+    layout = world.epoch(5)
+    os.truncate(layout.pools[0].uri.path, 100)
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED
+    assert "truncated" in world.mapping.last_refusal
+
+
+def test_file_cut_after_mapping_is_noticed_at_the_next_announce(world: World) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    os.truncate(layout.pools[0].uri.path, 100)
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED
+
+
+def test_regions_without_activity_are_let_go(world: World) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    world.clock.advance(3 * NANOS_PER_SECOND)
+    world.mapping.check_activity()
+    assert world.mapping.state is MappingState.MAPPED
+    world.clock.advance(1)
+    world.mapping.check_activity()
+    assert world.mapping.state is MappingState.UNMAPPED
+
+
+def test_another_writer_in_the_same_epoch_unmaps(world: World) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    with open(layout.header_uri.path, "r+b") as file:
+        file.seek(40)
+        file.write((os.getpid() + 1).to_bytes(8, "little"))
+    world.mapping.check_activity()
+    assert world.mapping.state is MappingState.UNMAPPED
+
+
+def test_layout_of_an_attach_response_is_mapped(world: World) -> None:
+    world.mapping.on_layout(world.epoch(5))
+    assert world.mapping.epoch == 5
+    world.mapping.on_layout(world.epoch(6))
+    assert world.mapping.epoch == 6
+    world.mapping.unmap("end")
+    assert world.mapping.statistics()["state"] == "unmapped"
