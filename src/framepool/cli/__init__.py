@@ -5,6 +5,7 @@ Exit codes are the same everywhere: 0 it worked, 1 it did not, 2 the command or 
 
 from __future__ import annotations
 
+import os
 import sys
 
 import cyclopts
@@ -18,10 +19,11 @@ app = cyclopts.App(
     version=framepool.__version__,
     suppress_keyboard_interrupt=False,
 )
-app.command("framepool.cli.decode:decode", name="decode")
-app.command("framepool.cli.media_driver:media_driver", name="media-driver")
-app.command("framepool.cli.demo:demo", name="demo")
+app.command("framepool.cli.demo:demo", name="demo", help="A synthetic camera and a reader, live in this terminal.")
 app.command("framepool.cli.demo:camera", name="demo-camera", show=False)
+app.command("framepool.cli.decode:decode", name="decode", help="Say what a message contains.")
+app.command("framepool.cli.media_driver:media_driver", name="media-driver", help="Run an Aeron media driver.")
+app.command("framepool.cli.config:config", name="config", help="Check a configuration file.")
 
 
 def main() -> None:
@@ -33,3 +35,6 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # `framepool … | head`: whoever read us has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
