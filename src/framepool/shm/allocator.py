@@ -242,8 +242,12 @@ class Allocator:
             os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
             return False
-        with closing_fd(open_beneath(parent, [name], DIRECTORY)) as made:
-            self._set_access(made, self._directory_mode)
+        try:
+            with closing_fd(open_beneath(parent, [name], DIRECTORY)) as made:
+                self._set_access(made, self._directory_mode)
+        except BaseException:
+            os.rmdir(name, dir_fd=parent)
+            raise
         return True
 
     def _require_own(self, name: str, directory: int) -> None:
