@@ -1,1 +1,113 @@
-"""To come."""
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Aeron's C client and media driver, bound by name at run time. Everything above it speaks through `transport`.
+
+The rules that make it safe:
+
+* The interpreter's lock is held in every call that touches a C object of a client (add, offer, poll, close), so two
+  Python threads never meet inside one. It is released only where nothing shared is touched: while connecting, while
+  the conductor thread is joined, while a drain is waited for.
+* The C client frees its children when it closes. So a client knows its children, takes their pointers away first and
+  only then frees them; a child without its pointer raises, it never crashes.
+* No Python runs inside a C poll, and no Python runs in Aeron's threads: no image callbacks, an error handler that
+  only records, messages copied out before a handler sees them.
+* A child made by fork owns nothing: its objects raise `ForkedError` and are left as they are.
+
+The parts: the client and what it can hold (aeron_client.pxi), publications and claims (aeron_publication.pxi),
+subscriptions and drains (aeron_subscription.pxi), the media driver (aeron_driver.pxi); in C, the table of functions
+(aeron_api.h) and the receiving side (aeron_receive.h).
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import re
+from collections import namedtuple
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from libc.errno cimport errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset, strerror
+
+from framepool._native.aeron_api cimport *
+
+from framepool.errors import (
+    AeronLibraryError,
+    ForkedError,
+    MediaDriverLost,
+    TransportClosed,
+    TransportError,
+    TransportTimeout,
+)
+
+cdef extern from "dlfcn.h" nogil:
+    void *dlopen(const char *filename, int flags)
+    char *dlerror()
+    int RTLD_NOW
+    int RTLD_LOCAL
+
+
+def library_path():
+    """The shared object that carries Aeron: FRAMEPOOL_AERON_LIBRARY, else the one in the wheel of pyaeron."""
+    named = os.environ.get("FRAMEPOOL_AERON_LIBRARY")
+    if named:
+        return named
+    spec = importlib.util.find_spec("pyaeron")  # finds the package without running it
+    for directory in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            candidate = os.path.join(directory, "_pyaeron" + suffix)
+            if os.path.isfile(candidate):
+                return candidate
+    raise AeronLibraryError(
+        "no Aeron library: install pyaeron==0.1.0, or name a build of libaeron in FRAMEPOOL_AERON_LIBRARY"
+    )
+
+
+cdef load_library():
+    cdef char missing[16384]
+    cdef bytes path = os.fsencode(library_path())
+    cdef void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL)
+    if library == NULL:
+        raise AeronLibraryError(f"cannot load {os.fsdecode(path)}: {dlerror().decode(errors='replace')}")
+    cdef int lacking = fp_api_load(library, missing, sizeof(missing))
+    if lacking:
+        names = (<bytes>missing).decode().split()
+        raise AeronLibraryError(
+            f"{os.fsdecode(path)} lacks {lacking} of the functions that framepool needs: {', '.join(names)}"
+        )
+    return os.fsdecode(path)
+
+
+LIBRARY = load_library()
+if fp_watch_forks() != 0:
+    raise AeronLibraryError("pthread_atfork failed")
+
+
+def aeron_version():
+    """What the loaded library says of itself."""
+    return version_full().decode(errors="replace")
+
+
+cdef str tidy(bytes message):
+    """Aeron's stack of messages as one line without its file names."""
+    lines = [re.sub(r"^\[[^\]]*\]\s*", "", line).strip() for line in message.decode(errors="replace").splitlines()]
+    return "; ".join(line for line in lines if line) or "no reason given"
+
+
+cdef tuple take_error():
+    """This thread's last Aeron error, cleared so that it cannot turn up in a later one."""
+    cdef int code = errcode()
+    text = tidy(<bytes>errmsg())
+    err_clear()
+    return (code if code >= 0 else -code), text
+
+
+include "aeron_client.pxi"
+include "aeron_publication.pxi"
+include "aeron_subscription.pxi"
+include "aeron_driver.pxi"

@@ -1,1 +1,1 @@
-""""""
+"""What carries the messages: Aeron, its media driver, its channels."""

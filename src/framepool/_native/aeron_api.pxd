@@ -1,0 +1,248 @@
+"""The C side as Cython sees it; the prototypes themselves, and the check against Aeron's headers, are in aeron_api.h."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+
+cdef extern from "aeron_api.h" nogil:
+    ctypedef struct aeron_context_t
+    ctypedef struct aeron_t
+    ctypedef struct aeron_publication_t
+    ctypedef struct aeron_exclusive_publication_t
+    ctypedef struct aeron_subscription_t
+    ctypedef struct aeron_counter_t
+    ctypedef struct aeron_driver_context_t
+    ctypedef struct aeron_driver_t
+    ctypedef struct aeron_async_add_publication_t
+
+    ctypedef enum aeron_threading_mode_t:
+        AERON_THREADING_MODE_DEDICATED
+        AERON_THREADING_MODE_SHARED_NETWORK
+        AERON_THREADING_MODE_SHARED
+
+    ctypedef struct aeron_buffer_claim_t:
+        uint8_t *frame_header
+        uint8_t *data
+        size_t length
+
+    ctypedef struct aeron_publication_constants_t:
+        int64_t original_registration_id
+        int64_t registration_id
+        size_t term_buffer_length
+        size_t max_message_length
+        size_t max_payload_length
+        int32_t stream_id
+        int32_t session_id
+
+    ctypedef struct aeron_counter_constants_t:
+        int64_t registration_id
+        int32_t counter_id
+
+    ctypedef void (*aeron_error_handler_t)(void *, int, const char *) noexcept nogil
+
+    ctypedef struct fp_report_t:
+        uint64_t count
+
+    enum:
+        FP_ERROR_TEXT
+
+    int fp_api_load(void *library, char *missing, size_t length)
+    int fp_watch_forks()
+    unsigned int fp_forks()
+    void fp_report_init(fp_report_t *report)
+    void fp_report_error(void *clientd, int code, const char *message) noexcept
+    int fp_report_lost(fp_report_t *report)
+    int fp_report_read(fp_report_t *report, size_t back, int *code, char *text)
+
+    int context_init "fp_api.aeron_context_init"(aeron_context_t **)
+    int context_close "fp_api.aeron_context_close"(aeron_context_t *)
+    int context_set_dir "fp_api.aeron_context_set_dir"(aeron_context_t *, const char *)
+    int context_set_client_name "fp_api.aeron_context_set_client_name"(aeron_context_t *, const char *)
+    int context_set_driver_timeout_ms "fp_api.aeron_context_set_driver_timeout_ms"(aeron_context_t *, uint64_t)
+    int context_set_keepalive_interval_ns "fp_api.aeron_context_set_keepalive_interval_ns"(aeron_context_t *, uint64_t)
+    int context_set_resource_linger_duration_ns "fp_api.aeron_context_set_resource_linger_duration_ns"(
+        aeron_context_t *, uint64_t)
+    int context_set_idle_sleep_duration_ns "fp_api.aeron_context_set_idle_sleep_duration_ns"(aeron_context_t *, uint64_t)
+    int context_set_idle_strategy_init_args "fp_api.aeron_context_set_idle_strategy_init_args"(
+        aeron_context_t *, const char *)
+    int context_set_idle_strategy "fp_api.aeron_context_set_idle_strategy"(aeron_context_t *, const char *)
+    int context_set_error_handler "fp_api.aeron_context_set_error_handler"(
+        aeron_context_t *, aeron_error_handler_t, void *)
+
+    int client_init "fp_api.aeron_init"(aeron_t **, aeron_context_t *)
+    int client_start "fp_api.aeron_start"(aeron_t *)
+    int client_close "fp_api.aeron_close"(aeron_t *)
+    bint client_is_closed "fp_api.aeron_is_closed"(aeron_t *)
+    int64_t client_id "fp_api.aeron_client_id"(aeron_t *)
+
+    # The four kinds of asynchronous adds share one C type.
+    int async_add_publication "fp_api.aeron_async_add_publication"(
+        aeron_async_add_publication_t **, aeron_t *, const char *, int32_t)
+    int async_add_publication_poll "fp_api.aeron_async_add_publication_poll"(
+        aeron_publication_t **, aeron_async_add_publication_t *)
+    int async_add_publication_cancel "fp_api.aeron_async_add_publication_cancel"(
+        aeron_t *, aeron_async_add_publication_t *)
+    int async_add_exclusive_publication "fp_api.aeron_async_add_exclusive_publication"(
+        aeron_async_add_publication_t **, aeron_t *, const char *, int32_t)
+    int async_add_exclusive_publication_poll "fp_api.aeron_async_add_exclusive_publication_poll"(
+        aeron_exclusive_publication_t **, aeron_async_add_publication_t *)
+    int async_add_exclusive_publication_cancel "fp_api.aeron_async_add_exclusive_publication_cancel"(
+        aeron_t *, aeron_async_add_publication_t *)
+    int async_add_subscription "fp_api.aeron_async_add_subscription"(
+        aeron_async_add_publication_t **, aeron_t *, const char *, int32_t, void *, void *, void *, void *)
+    int async_add_subscription_poll "fp_api.aeron_async_add_subscription_poll"(
+        aeron_subscription_t **, aeron_async_add_publication_t *)
+    int async_add_subscription_cancel "fp_api.aeron_async_add_subscription_cancel"(
+        aeron_t *, aeron_async_add_publication_t *)
+    int async_add_counter "fp_api.aeron_async_add_counter"(
+        aeron_async_add_publication_t **, aeron_t *, int32_t, const uint8_t *, size_t, const char *, size_t)
+    int async_add_counter_poll "fp_api.aeron_async_add_counter_poll"(
+        aeron_counter_t **, aeron_async_add_publication_t *)
+    int async_add_counter_cancel "fp_api.aeron_async_add_counter_cancel"(
+        aeron_t *, aeron_async_add_publication_t *)
+
+    int buffer_claim_commit "fp_api.aeron_buffer_claim_commit"(aeron_buffer_claim_t *)
+    int buffer_claim_abort "fp_api.aeron_buffer_claim_abort"(aeron_buffer_claim_t *)
+    int64_t publication_offer "fp_api.aeron_publication_offer"(
+        aeron_publication_t *, const uint8_t *, size_t, void *, void *)
+    int64_t publication_try_claim "fp_api.aeron_publication_try_claim"(
+        aeron_publication_t *, size_t, aeron_buffer_claim_t *)
+    int publication_constants "fp_api.aeron_publication_constants"(
+        aeron_publication_t *, aeron_publication_constants_t *)
+    int64_t publication_position "fp_api.aeron_publication_position"(aeron_publication_t *)
+    int64_t publication_position_limit "fp_api.aeron_publication_position_limit"(aeron_publication_t *)
+    bint publication_is_connected "fp_api.aeron_publication_is_connected"(aeron_publication_t *)
+    int publication_close "fp_api.aeron_publication_close"(aeron_publication_t *, void *, void *)
+    int64_t exclusive_publication_offer "fp_api.aeron_exclusive_publication_offer"(
+        aeron_exclusive_publication_t *, const uint8_t *, size_t, void *, void *)
+    int64_t exclusive_publication_try_claim "fp_api.aeron_exclusive_publication_try_claim"(
+        aeron_exclusive_publication_t *, size_t, aeron_buffer_claim_t *)
+    int exclusive_publication_constants "fp_api.aeron_exclusive_publication_constants"(
+        aeron_exclusive_publication_t *, aeron_publication_constants_t *)
+    int64_t exclusive_publication_position "fp_api.aeron_exclusive_publication_position"(
+        aeron_exclusive_publication_t *)
+    int64_t exclusive_publication_position_limit "fp_api.aeron_exclusive_publication_position_limit"(
+        aeron_exclusive_publication_t *)
+    bint exclusive_publication_is_connected "fp_api.aeron_exclusive_publication_is_connected"(
+        aeron_exclusive_publication_t *)
+    int exclusive_publication_close "fp_api.aeron_exclusive_publication_close"(
+        aeron_exclusive_publication_t *, void *, void *)
+
+    int subscription_image_count "fp_api.aeron_subscription_image_count"(aeron_subscription_t *)
+    int subscription_close "fp_api.aeron_subscription_close"(aeron_subscription_t *, void *, void *)
+
+    int64_t *counter_addr "fp_api.aeron_counter_addr"(aeron_counter_t *)
+    int counter_constants "fp_api.aeron_counter_constants"(aeron_counter_t *, aeron_counter_constants_t *)
+    int counter_close "fp_api.aeron_counter_close"(aeron_counter_t *, void *, void *)
+
+    const char *version_full "fp_api.aeron_version_full"()
+    int errcode "fp_api.aeron_errcode"()
+    const char *errmsg "fp_api.aeron_errmsg"()
+    void err_clear "fp_api.aeron_err_clear"()
+
+    int driver_context_init "fp_api.aeron_driver_context_init"(aeron_driver_context_t **)
+    int driver_context_close "fp_api.aeron_driver_context_close"(aeron_driver_context_t *)
+    int driver_context_set_dir "fp_api.aeron_driver_context_set_dir"(aeron_driver_context_t *, const char *)
+    int driver_context_set_dir_warn_if_exists "fp_api.aeron_driver_context_set_dir_warn_if_exists"(
+        aeron_driver_context_t *, bint)
+    int driver_context_set_dir_delete_on_start "fp_api.aeron_driver_context_set_dir_delete_on_start"(
+        aeron_driver_context_t *, bint)
+    int driver_context_set_dir_delete_on_shutdown "fp_api.aeron_driver_context_set_dir_delete_on_shutdown"(
+        aeron_driver_context_t *, bint)
+    int driver_context_set_threading_mode "fp_api.aeron_driver_context_set_threading_mode"(
+        aeron_driver_context_t *, aeron_threading_mode_t)
+    int driver_context_set_counters_buffer_length "fp_api.aeron_driver_context_set_counters_buffer_length"(
+        aeron_driver_context_t *, size_t)
+    int driver_context_set_client_liveness_timeout_ns "fp_api.aeron_driver_context_set_client_liveness_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_publication_unblock_timeout_ns "fp_api.aeron_driver_context_set_publication_unblock_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_publication_linger_timeout_ns "fp_api.aeron_driver_context_set_publication_linger_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_image_liveness_timeout_ns "fp_api.aeron_driver_context_set_image_liveness_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_untethered_window_limit_timeout_ns "fp_api.aeron_driver_context_set_untethered_window_limit_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_untethered_linger_timeout_ns "fp_api.aeron_driver_context_set_untethered_linger_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_untethered_resting_timeout_ns "fp_api.aeron_driver_context_set_untethered_resting_timeout_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_timer_interval_ns "fp_api.aeron_driver_context_set_timer_interval_ns"(
+        aeron_driver_context_t *, uint64_t)
+    int driver_context_set_term_buffer_length "fp_api.aeron_driver_context_set_term_buffer_length"(
+        aeron_driver_context_t *, size_t)
+    int driver_context_set_ipc_term_buffer_length "fp_api.aeron_driver_context_set_ipc_term_buffer_length"(
+        aeron_driver_context_t *, size_t)
+    int driver_init "fp_api.aeron_driver_init"(aeron_driver_t **, aeron_driver_context_t *)
+    int driver_start "fp_api.aeron_driver_start"(aeron_driver_t *, bint)
+    int driver_close "fp_api.aeron_driver_close"(aeron_driver_t *)
+
+
+cdef extern from "aeron_receive.h" nogil:
+    enum:
+        FP_PATTERN_MAX
+
+    ctypedef struct fp_filter_t:
+        int32_t schema_id
+        int32_t template_id
+        size_t offset
+        size_t length
+        uint8_t *pattern
+
+    ctypedef void (*fp_deliver_t)(void *, const uint8_t *, size_t) noexcept
+
+    ctypedef struct fp_receiver_t:
+        fp_filter_t filter
+        fp_deliver_t deliver
+        void *clientd
+        int partial_count
+        uint64_t delivered
+        uint64_t filtered
+        uint64_t broken
+
+    ctypedef struct fp_image_t:
+        int32_t session_id
+        int32_t initial_term_id
+        int64_t correlation_id
+        int64_t join_position
+        int64_t position
+        int64_t term_length
+        int64_t mtu_length
+        int closed
+        int end_of_stream
+        char *source
+
+    ctypedef struct fp_images_t:
+        int count
+        fp_image_t *images
+
+    ctypedef struct fp_drain_t:
+        bint running
+        fp_receiver_t receiver
+        void *mutex
+        uint8_t *slots
+        size_t slot_size
+        size_t max_message
+        uint64_t capacity
+        uint64_t head
+        uint64_t tail
+        uint64_t overwritten
+        uint64_t oversized
+        uint64_t pauses
+        bint ended
+        bint images_wanted
+        fp_images_t images
+        int image_count
+
+    void fp_sleep_ns(int64_t duration)
+    int fp_receiver_poll(fp_receiver_t *receiver, aeron_subscription_t *subscription, size_t limit)
+    void fp_receiver_clear(fp_receiver_t *receiver)
+    void fp_images_read(fp_images_t *images, aeron_subscription_t *subscription)
+    fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idle_ns)
+    int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription, fp_report_t *report)
+    void fp_drain_stop(fp_drain_t *drain)
+    void fp_drain_free(fp_drain_t *drain)
+    int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns, bint for_images)
+    int fp_drain_event_fd(fp_drain_t *drain)
+    void fp_drain_quiet(fp_drain_t *drain)
+    void fp_drain_lock(fp_drain_t *drain)
+    void fp_drain_unlock(fp_drain_t *drain)

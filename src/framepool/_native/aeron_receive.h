@@ -1,0 +1,631 @@
+/* The receiving side in C: which messages are for us, whole messages out of fragments, and the drain.
+ *
+ * Nothing here knows Python, so the drain's thread may run all of it without the interpreter's lock. Include after
+ * aeron_api.h.
+ */
+#ifndef FRAMEPOOL_AERON_RECEIVE_H
+#define FRAMEPOOL_AERON_RECEIVE_H
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- filter: the SBE header is blockLength, templateId, schemaId, version, each u16 ---- */
+
+#define FP_PATTERN_MAX 64
+
+typedef struct
+{
+    int32_t schema_id;   /* -1: any */
+    int32_t template_id; /* -1: any */
+    size_t offset;
+    size_t length; /* 0: no pattern */
+    uint8_t pattern[FP_PATTERN_MAX];
+}
+fp_filter_t;
+
+static inline uint32_t fp_u16(const uint8_t *at)
+{
+    return (uint32_t)at[0] | ((uint32_t)at[1] << 8);
+}
+
+static inline bool fp_filter_accepts(const fp_filter_t *filter, const uint8_t *buffer, size_t length)
+{
+    if (filter->schema_id >= 0 && (length < 8 || fp_u16(buffer + 4) != (uint32_t)filter->schema_id))
+    {
+        return false;
+    }
+    if (filter->template_id >= 0 && (length < 8 || fp_u16(buffer + 2) != (uint32_t)filter->template_id))
+    {
+        return false;
+    }
+    return 0 == filter->length ||
+        (length >= filter->offset && length - filter->offset >= filter->length &&
+        0 == memcmp(buffer + filter->offset, filter->pattern, filter->length));
+}
+
+/* ---- assembler: one growing buffer per session that sends fragments ---- */
+
+#define FP_FRAME_HEADER 32 /* Aeron's data frame header stands right before a fragment's payload in the log */
+#define FP_FRAME_FLAGS 5
+#define FP_FRAME_TERM_OFFSET 8
+#define FP_FRAME_SESSION_ID 12
+#define FP_FLAG_BEGIN 0x80
+#define FP_FLAG_END 0x40
+#define FP_FRAME_MAX 65536 /* no MTU of Aeron is larger */
+#define FP_MESSAGE_MAX (16u * 1024 * 1024)
+
+typedef struct fp_partial_stct
+{
+    struct fp_partial_stct *next;
+    int32_t session_id;
+    int32_t expected_offset; /* where the next fragment begins; -1: waiting for a first fragment */
+    bool live;               /* used within a sweep only */
+    size_t length;
+    size_t capacity;
+    uint8_t *buffer;
+}
+fp_partial_t;
+
+typedef void (*fp_deliver_t)(void *clientd, const uint8_t *buffer, size_t length);
+
+typedef struct
+{
+    fp_filter_t filter;
+    fp_partial_t *partials;
+    int partial_count;
+    fp_deliver_t deliver;
+    void *clientd;
+    uint64_t delivered;
+    uint64_t filtered;
+    uint64_t broken; /* fragments without their beginning, frames that cannot be, or no memory */
+    uint64_t completed; /* messages that were whole, delivered or filtered */
+}
+fp_receiver_t;
+
+static inline int32_t fp_frame_i32(const uint8_t *frame, size_t offset)
+{
+    int32_t value;
+    memcpy(&value, frame + offset, sizeof(value));
+    return value;
+}
+
+static inline void fp_receiver_complete(fp_receiver_t *receiver, const uint8_t *buffer, size_t length)
+{
+    receiver->completed++;
+    if (fp_filter_accepts(&receiver->filter, buffer, length))
+    {
+        receiver->delivered++;
+        receiver->deliver(receiver->clientd, buffer, length);
+    }
+    else
+    {
+        receiver->filtered++;
+    }
+}
+
+static fp_partial_t *fp_receiver_partial(fp_receiver_t *receiver, int32_t session_id)
+{
+    fp_partial_t *partial = receiver->partials;
+
+    while (NULL != partial && partial->session_id != session_id)
+    {
+        partial = partial->next;
+    }
+    if (NULL == partial && NULL != (partial = calloc(1, sizeof(*partial))))
+    {
+        partial->session_id = session_id;
+        partial->expected_offset = -1;
+        partial->next = receiver->partials;
+        receiver->partials = partial;
+        receiver->partial_count++;
+    }
+    return partial;
+}
+
+static bool fp_partial_append(fp_partial_t *partial, const uint8_t *buffer, size_t length)
+{
+    const size_t needed = partial->length + length;
+
+    if (needed > FP_MESSAGE_MAX)
+    {
+        return false;
+    }
+    if (needed > partial->capacity)
+    {
+        size_t capacity = partial->capacity < 4096 ? 4096 : partial->capacity;
+        while (capacity < needed)
+        {
+            capacity *= 2;
+        }
+        uint8_t *grown = realloc(partial->buffer, capacity);
+        if (NULL == grown)
+        {
+            return false;
+        }
+        partial->buffer = grown;
+        partial->capacity = capacity;
+    }
+    memcpy(partial->buffer + partial->length, buffer, length);
+    partial->length = needed;
+    return true;
+}
+
+static void fp_receiver_fragment(fp_receiver_t *receiver, const uint8_t *buffer, size_t length, uint8_t flags)
+{
+    const uint8_t *frame = buffer - FP_FRAME_HEADER;
+    const int32_t term_offset = fp_frame_i32(frame, FP_FRAME_TERM_OFFSET);
+    fp_partial_t *partial = fp_receiver_partial(receiver, fp_frame_i32(frame, FP_FRAME_SESSION_ID));
+
+    if (NULL == partial)
+    {
+        receiver->broken++;
+        return;
+    }
+    if (flags & FP_FLAG_BEGIN)
+    {
+        partial->length = 0;
+    }
+    else if (partial->expected_offset != term_offset)
+    {
+        partial->expected_offset = -1;
+        receiver->broken++;
+        return;
+    }
+    if (!fp_partial_append(partial, buffer, length))
+    {
+        partial->expected_offset = -1;
+        receiver->broken++;
+        return;
+    }
+    if (flags & FP_FLAG_END)
+    {
+        partial->expected_offset = -1;
+        fp_receiver_complete(receiver, partial->buffer, partial->length);
+    }
+    else
+    {
+        partial->expected_offset = term_offset + (int32_t)((length + FP_FRAME_HEADER + 31) & ~(size_t)31);
+    }
+}
+
+/* Aeron's fragment handler. */
+static void fp_receiver_on_fragment(void *clientd, const uint8_t *buffer, size_t length, aeron_header_t *header)
+{
+    fp_receiver_t *receiver = (fp_receiver_t *)clientd;
+    const uint8_t flags = (buffer - FP_FRAME_HEADER)[FP_FRAME_FLAGS];
+    (void)header;
+
+    if (length > FP_FRAME_MAX)
+    {
+        receiver->broken++;
+    }
+    else if ((flags & (FP_FLAG_BEGIN | FP_FLAG_END)) == (FP_FLAG_BEGIN | FP_FLAG_END))
+    {
+        fp_receiver_complete(receiver, buffer, length);
+    }
+    else
+    {
+        fp_receiver_fragment(receiver, buffer, length, flags);
+    }
+}
+
+static void fp_receiver_clear(fp_receiver_t *receiver)
+{
+    while (NULL != receiver->partials)
+    {
+        fp_partial_t *partial = receiver->partials;
+        receiver->partials = partial->next;
+        free(partial->buffer);
+        free(partial);
+    }
+    receiver->partial_count = 0;
+}
+
+static void fp_mark_live(aeron_image_t *image, void *clientd)
+{
+    fp_receiver_t *receiver = (fp_receiver_t *)clientd;
+    aeron_image_constants_t constants;
+
+    if (0 == fp_api.aeron_image_constants(image, &constants))
+    {
+        for (fp_partial_t *partial = receiver->partials; NULL != partial; partial = partial->next)
+        {
+            if (partial->session_id == constants.session_id)
+            {
+                partial->live = true;
+            }
+        }
+    }
+}
+
+/* Frees the buffers of sessions that have gone, so that publishers which come and go leave nothing behind. */
+static void fp_receiver_sweep(fp_receiver_t *receiver, aeron_subscription_t *subscription)
+{
+    if (receiver->partial_count <= fp_api.aeron_subscription_image_count(subscription))
+    {
+        return;
+    }
+    fp_api.aeron_subscription_for_each_image(subscription, fp_mark_live, receiver);
+    for (fp_partial_t **link = &receiver->partials; NULL != *link;)
+    {
+        fp_partial_t *partial = *link;
+        if (partial->live)
+        {
+            partial->live = false;
+            link = &partial->next;
+        }
+        else
+        {
+            *link = partial->next;
+            free(partial->buffer);
+            free(partial);
+            receiver->partial_count--;
+        }
+    }
+}
+
+/* Polls until a message is whole or nothing is left: a message of many fragments needs no more calls than a small
+ * one. Returns the fragments read. */
+static int fp_receiver_poll(fp_receiver_t *receiver, aeron_subscription_t *subscription, size_t limit)
+{
+    const uint64_t before = receiver->completed;
+    int total = 0;
+    int read;
+
+    do
+    {
+        read = fp_api.aeron_subscription_poll(subscription, fp_receiver_on_fragment, receiver, limit);
+        total += read > 0 ? read : 0;
+    }
+    while (read > 0 && receiver->completed == before);
+
+    if (receiver->partial_count > 0)
+    {
+        fp_receiver_sweep(receiver, subscription);
+    }
+    return total;
+}
+
+/* ---- images: what a subscription receives from ---- */
+
+#define FP_IMAGES_MAX 128
+#define FP_SOURCE_MAX 128
+
+typedef struct
+{
+    int32_t session_id;
+    int32_t initial_term_id;
+    int64_t correlation_id;
+    int64_t join_position;
+    int64_t position;
+    int64_t term_length;
+    int64_t mtu_length;
+    int closed;
+    int end_of_stream;
+    char source[FP_SOURCE_MAX];
+}
+fp_image_t;
+
+typedef struct
+{
+    int count;
+    fp_image_t images[FP_IMAGES_MAX];
+}
+fp_images_t;
+
+static void fp_images_add(aeron_image_t *image, void *clientd)
+{
+    fp_images_t *images = (fp_images_t *)clientd;
+    aeron_image_constants_t constants;
+
+    if (images->count < FP_IMAGES_MAX && 0 == fp_api.aeron_image_constants(image, &constants))
+    {
+        fp_image_t *entry = &images->images[images->count++];
+        entry->session_id = constants.session_id;
+        entry->initial_term_id = constants.initial_term_id;
+        entry->correlation_id = constants.correlation_id;
+        entry->join_position = constants.join_position;
+        entry->position = fp_api.aeron_image_position(image);
+        entry->term_length = (int64_t)constants.term_buffer_length;
+        entry->mtu_length = (int64_t)constants.mtu_length;
+        entry->closed = fp_api.aeron_image_is_closed(image);
+        entry->end_of_stream = fp_api.aeron_image_is_end_of_stream(image);
+        snprintf(entry->source, FP_SOURCE_MAX, "%s", constants.source_identity);
+    }
+}
+
+static void fp_images_read(fp_images_t *images, aeron_subscription_t *subscription)
+{
+    images->count = 0;
+    fp_api.aeron_subscription_for_each_image(subscription, fp_images_add, images);
+}
+
+/* ---- drain: a thread that empties a subscription into a bounded queue which keeps the newest ---- */
+
+#define FP_DRAIN_LIMIT 256
+#define FP_DRAIN_YIELDS 64
+#define FP_DRAIN_PAUSE_NS 25000000LL  /* a longer gap between two polls means that the process was stopped */
+#define FP_DRAIN_SETTLE_NS 10000000LL /* then the conductor, too, gets time to learn what it missed */
+
+typedef struct
+{
+    pthread_t thread;
+    bool running; /* a thread is to be joined; guarded by the interpreter's lock */
+    atomic_bool stop;
+
+    aeron_subscription_t *subscription;
+    fp_report_t *report;
+    fp_receiver_t receiver;
+    int64_t idle_ns;
+
+    pthread_mutex_t mutex; /* guards everything below */
+    pthread_cond_t changed;
+    bool held; /* the drain's thread holds the mutex within a poll */
+    uint8_t *slots;
+    size_t slot_size;
+    size_t max_message;
+    uint64_t capacity;
+    uint64_t head; /* messages queued since the beginning */
+    uint64_t tail; /* messages taken or overwritten since the beginning */
+    uint64_t overwritten;
+    uint64_t oversized;
+    uint64_t pauses;
+    int event_fd;
+    bool ended; /* the thread left by itself: the client is lost */
+    atomic_bool images_wanted; /* also looked at without the mutex */
+    fp_images_t images;
+    int image_count;
+}
+fp_drain_t;
+
+static int64_t fp_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void fp_sleep_ns(int64_t duration)
+{
+    struct timespec span = { .tv_sec = duration / 1000000000LL, .tv_nsec = duration % 1000000000LL };
+    nanosleep(&span, NULL);
+}
+
+static void fp_drain_lock(fp_drain_t *drain)
+{
+    pthread_mutex_lock(&drain->mutex);
+}
+
+static void fp_drain_unlock(fp_drain_t *drain)
+{
+    pthread_mutex_unlock(&drain->mutex);
+}
+
+static void fp_drain_hold(fp_drain_t *drain)
+{
+    if (!drain->held)
+    {
+        pthread_mutex_lock(&drain->mutex);
+        drain->held = true;
+    }
+}
+
+static void fp_drain_deliver(void *clientd, const uint8_t *buffer, size_t length)
+{
+    fp_drain_t *drain = (fp_drain_t *)clientd;
+
+    fp_drain_hold(drain);
+    if (length > drain->max_message)
+    {
+        drain->oversized++;
+        return;
+    }
+    if (drain->head - drain->tail == drain->capacity)
+    {
+        drain->tail++;
+        drain->overwritten++;
+    }
+    uint8_t *slot = drain->slots + (drain->head % drain->capacity) * drain->slot_size;
+    const uint64_t stored = length;
+    memcpy(slot, &stored, sizeof(stored));
+    memcpy(slot + sizeof(stored), buffer, length);
+    drain->head++;
+}
+
+static void fp_drain_announce(fp_drain_t *drain)
+{
+    if (drain->event_fd >= 0)
+    {
+        const uint64_t one = 1;
+        ssize_t ignored = write(drain->event_fd, &one, sizeof(one)); /* full means: already readable */
+        (void)ignored;
+    }
+    pthread_cond_broadcast(&drain->changed);
+}
+
+/* One duty cycle; returns the fragments read. */
+static int fp_drain_turn(fp_drain_t *drain)
+{
+    const uint64_t before = drain->head;
+    const int read = fp_receiver_poll(&drain->receiver, drain->subscription, FP_DRAIN_LIMIT);
+    const int images = fp_api.aeron_subscription_image_count(drain->subscription);
+
+    if (drain->held || images != drain->image_count || drain->images_wanted)
+    {
+        fp_drain_hold(drain);
+        drain->image_count = images;
+        const bool answered = drain->images_wanted;
+        if (answered)
+        {
+            fp_images_read(&drain->images, drain->subscription);
+            drain->images_wanted = false;
+        }
+        if (answered || drain->head != before)
+        {
+            fp_drain_announce(drain);
+        }
+        drain->held = false;
+        pthread_mutex_unlock(&drain->mutex);
+    }
+    return read;
+}
+
+static void *fp_drain_main(void *arg)
+{
+    fp_drain_t *drain = (fp_drain_t *)arg;
+    int64_t last = fp_now_ns();
+    int64_t pause = 1000;
+    int idle = 0;
+
+    while (!atomic_load_explicit(&drain->stop, memory_order_acquire) && 0 == fp_report_lost(drain->report))
+    {
+        int64_t now = fp_now_ns();
+        if (now - last > FP_DRAIN_PAUSE_NS + drain->idle_ns)
+        {
+            /* A stopped reader may have been put to rest meanwhile and its log overwritten: let the conductor close
+             * the image before anything is read from it. */
+            fp_sleep_ns(FP_DRAIN_SETTLE_NS);
+            pthread_mutex_lock(&drain->mutex);
+            drain->pauses++;
+            pthread_mutex_unlock(&drain->mutex);
+            now = fp_now_ns();
+        }
+        if (fp_drain_turn(drain) > 0)
+        {
+            idle = 0;
+            pause = 1000;
+        }
+        else if (++idle <= FP_DRAIN_YIELDS)
+        {
+            sched_yield();
+        }
+        else
+        {
+            fp_sleep_ns(pause < drain->idle_ns ? pause : drain->idle_ns);
+            pause = pause < drain->idle_ns ? pause * 2 : pause;
+        }
+        last = now;
+    }
+
+    pthread_mutex_lock(&drain->mutex);
+    drain->ended = true;
+    drain->image_count = 0;
+    fp_drain_announce(drain);
+    pthread_mutex_unlock(&drain->mutex);
+    return NULL;
+}
+
+static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idle_ns)
+{
+    fp_drain_t *drain = calloc(1, sizeof(*drain));
+    pthread_condattr_t attributes;
+
+    if (NULL == drain)
+    {
+        return NULL;
+    }
+    drain->capacity = capacity;
+    drain->max_message = max_message;
+    drain->slot_size = (sizeof(uint64_t) + max_message + 7) & ~(size_t)7;
+    drain->idle_ns = idle_ns;
+    drain->event_fd = -1;
+    drain->ended = true;
+    drain->receiver.deliver = fp_drain_deliver;
+    drain->receiver.clientd = drain;
+    if (NULL == (drain->slots = calloc(capacity, drain->slot_size)))
+    {
+        free(drain);
+        return NULL;
+    }
+    pthread_mutex_init(&drain->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&drain->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return drain;
+}
+
+static int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription, fp_report_t *report)
+{
+    drain->subscription = subscription;
+    drain->report = report;
+    atomic_store(&drain->stop, false);
+    fp_drain_lock(drain);
+    drain->ended = false;
+    fp_drain_unlock(drain);
+    const int error = pthread_create(&drain->thread, NULL, fp_drain_main, drain);
+    drain->running = 0 == error;
+    return error;
+}
+
+/* Ends and joins the thread: at most one idle period. What is queued stays. */
+static void fp_drain_stop(fp_drain_t *drain)
+{
+    if (drain->running)
+    {
+        atomic_store_explicit(&drain->stop, true, memory_order_release);
+        pthread_join(drain->thread, NULL);
+        drain->running = false;
+        drain->subscription = NULL;
+        fp_receiver_clear(&drain->receiver);
+    }
+}
+
+static void fp_drain_free(fp_drain_t *drain)
+{
+    fp_drain_stop(drain);
+    fp_receiver_clear(&drain->receiver);
+    if (drain->event_fd >= 0)
+    {
+        close(drain->event_fd);
+    }
+    pthread_cond_destroy(&drain->changed);
+    pthread_mutex_destroy(&drain->mutex);
+    free(drain->slots);
+    free(drain);
+}
+
+/* Waits for a message, or for the images that were asked for, or for the end; 1 when it came. */
+static int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns, bool for_images)
+{
+    const int64_t until = fp_now_ns() + timeout_ns;
+    const struct timespec deadline = { .tv_sec = until / 1000000000LL, .tv_nsec = until % 1000000000LL };
+    int error = 0;
+    int ready;
+
+    pthread_mutex_lock(&drain->mutex);
+    while (!(ready = drain->ended || (for_images ? !drain->images_wanted : drain->head != drain->tail)) && 0 == error)
+    {
+        error = pthread_cond_timedwait(&drain->changed, &drain->mutex, &deadline);
+    }
+    pthread_mutex_unlock(&drain->mutex);
+    return ready;
+}
+
+static int fp_drain_event_fd(fp_drain_t *drain)
+{
+    pthread_mutex_lock(&drain->mutex);
+    if (drain->event_fd < 0)
+    {
+        drain->event_fd = eventfd(drain->head != drain->tail, EFD_CLOEXEC | EFD_NONBLOCK);
+    }
+    pthread_mutex_unlock(&drain->mutex);
+    return drain->event_fd;
+}
+
+/* Call with the mutex held and the queue emptied: the eventfd is no longer readable, unless the end is to be seen. */
+static void fp_drain_quiet(fp_drain_t *drain)
+{
+    if (drain->event_fd >= 0 && !drain->ended)
+    {
+        uint64_t value;
+        ssize_t ignored = read(drain->event_fd, &value, sizeof(value));
+        (void)ignored;
+    }
+}
+
+#endif

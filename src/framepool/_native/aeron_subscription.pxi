@@ -1,0 +1,408 @@
+# Subscriptions and drains.
+
+from time import monotonic
+
+Image = namedtuple(
+    "Image",
+    "session_id correlation_id source_identity join_position position term_length mtu_length initial_term_id "
+    "end_of_stream closed",
+)
+
+cdef extern from "Python.h":
+    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t length)
+    void PyErr_Clear()
+
+cdef struct batch_t:
+    PyObject **items
+    size_t count
+    size_t capacity
+    size_t failed
+
+
+cdef void collect(void *clientd, const uint8_t *buffer, size_t length) noexcept:
+    """Called within a C poll: makes bytes, which runs no Python code, and nothing else."""
+    cdef batch_t *batch = <batch_t *>clientd
+    cdef PyObject *item = NULL
+    if batch.count < batch.capacity:
+        item = new_bytes(<const char *>buffer, <Py_ssize_t>length)
+    if item == NULL:
+        PyErr_Clear()
+        batch.failed += 1
+        return
+    batch.items[batch.count] = item
+    batch.count += 1
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Subscription(Child):
+    """Receives messages whole, whatever number of fragments they came in."""
+
+    cdef fp_receiver_t receiver
+    cdef batch_t batch
+    cdef list left
+    cdef Py_ssize_t left_at
+    cdef fp_drain_t *drained
+
+    def __cinit__(self, *args, **kwargs):
+        self.receiver.deliver = <fp_deliver_t><void *>collect  # called by our own polls, with the lock held
+        self.receiver.clientd = &self.batch
+        self.receiver.filter.schema_id = -1
+        self.receiver.filter.template_id = -1
+
+    def __init__(self, Client client, str channel not None, int32_t stream_id):
+        self.channel = channel
+        self.stream_id = stream_id
+        self.uri = channel.encode()
+
+    def __dealloc__(self):
+        fp_receiver_clear(&self.receiver)
+        PyMem_RawFree(self.batch.items)
+
+    cdef int add_c(self, aeron_async_add_publication_t **pending) except -2:
+        return async_add_subscription(pending, self.client.c, self.uri, self.stream_id, NULL, NULL, NULL, NULL)
+
+    cdef int poll_c(self) noexcept:
+        return async_add_subscription_poll(<aeron_subscription_t **>&self.resource, self.pending)
+
+    cdef void cancel_c(self) noexcept:
+        async_add_subscription_cancel(self.client.c, self.pending)
+
+    cdef void close_c(self) noexcept:
+        subscription_close(<aeron_subscription_t *>self.resource, NULL, NULL)
+
+    cdef int bind(self) except -1:
+        if self.drained != NULL:
+            self.start_drain()
+        return 0
+
+    cdef void unbind(self) noexcept:
+        if self.drained != NULL:
+            fp_drain_stop(self.drained)
+        fp_receiver_clear(&self.receiver)
+
+    def set_filter(self, *, schema_id=None, template_id=None, Py_ssize_t offset=0, bytes pattern=b""):
+        """Lets pass only messages whose SBE header names the schema and the template and which have `pattern` at
+        `offset`; others are counted and never become Python objects."""
+        cdef fp_filter_t *filter = &self.receiver.filter
+        if len(pattern) > FP_PATTERN_MAX or offset < 0:
+            raise ValueError(f"a pattern has at most {FP_PATTERN_MAX} bytes and stands at an offset from 0")
+        for value in (schema_id, template_id):
+            if value is not None and not 0 <= value <= 0xFFFF:
+                raise ValueError(f"{value} is not an unsigned 16-bit number")
+        running = self.drained != NULL and self.drained.running
+        if running:
+            fp_drain_stop(self.drained)
+        filter.schema_id = -1 if schema_id is None else schema_id
+        filter.template_id = -1 if template_id is None else template_id
+        filter.offset = offset
+        filter.length = len(pattern)
+        memcpy(filter.pattern, PyBytes_AS_STRING(pattern), len(pattern))
+        if self.drained != NULL:
+            self.drained.receiver.filter = self.receiver.filter
+        if running:
+            self.start_drain()
+
+    cdef int fetch(self, Py_ssize_t limit) except -1:
+        """One C poll of at most `limit` messages into the batch."""
+        cdef PyObject **grown
+        if not self.usable():
+            self.refuse()
+        if self.drained != NULL:
+            raise TransportError(f"{self.describe()} is emptied by a drain: take from that")
+        if limit < 1:
+            raise ValueError("the limit is at least 1")
+        if <size_t>limit > self.batch.capacity:
+            grown = <PyObject **>PyMem_RawRealloc(self.batch.items, limit * sizeof(PyObject *))
+            if grown == NULL:
+                raise MemoryError
+            self.batch.items = grown
+            self.batch.capacity = limit
+        fp_receiver_poll(&self.receiver, <aeron_subscription_t *>self.resource, limit)
+        if self.batch.failed:
+            lost = self.batch.failed
+            self.batch.failed = 0
+            self.left = self.take_batch()
+            self.left_at = 0
+            raise MemoryError(f"no memory for {lost} messages; the others come with the next poll")
+        return 0
+
+    cdef list take_batch(self):
+        cdef size_t count = self.batch.count
+        cdef size_t i
+        cdef list result = PyList_New(<Py_ssize_t>count)
+        for i in range(count):
+            fp_set_item(result, <Py_ssize_t>i, self.batch.items[i])
+        self.batch.count = 0
+        return result
+
+    cdef list take_left(self, Py_ssize_t limit):
+        cdef list result = self.left[self.left_at:self.left_at + limit]
+        self.left_at += len(result)
+        if self.left_at >= len(self.left):
+            self.left = None
+        return result
+
+    def poll(self, Py_ssize_t limit=64):
+        """Up to `limit` messages, oldest first; an empty list when there are none."""
+        if self.left is not None and not self.closed:
+            return self.take_left(limit)
+        self.fetch(limit)
+        return self.take_batch()
+
+    def poll_handler(self, handler, Py_ssize_t limit=64):
+        """Calls `handler(message)` for up to `limit` messages and returns how many.
+
+        The C poll is over when the first call is made. Where the handler raises, the exception goes to the caller
+        and the next poll continues with the message after; the handler may poll, close and do anything else.
+        """
+        cdef Py_ssize_t done = 0
+        if self.left is None or self.closed:
+            self.fetch(limit)
+            if self.batch.count == 0:
+                return 0
+            self.left = self.take_batch()
+            self.left_at = 0
+        while done < limit and self.left is not None and not self.closed:
+            message = self.left[self.left_at]
+            self.left_at += 1
+            if self.left_at >= len(self.left):
+                self.left = None
+            done += 1
+            handler(message)
+        return done
+
+    def drain(self, *, Py_ssize_t capacity=1024, Py_ssize_t max_message=256, int64_t idle_ns=100_000):
+        """Starts a thread that empties this subscription into a queue of the newest `capacity` messages."""
+        cdef Drain drain
+        if not self.usable():
+            self.refuse()
+        if self.drained != NULL:
+            raise TransportError(f"{self.describe()} has a drain already")
+        if capacity < 1 or max_message < 1 or idle_ns < 1:
+            raise ValueError("capacity, max_message and idle_ns are at least 1")
+        drain = Drain.__new__(Drain)
+        drain.c = fp_drain_new(capacity, max_message, idle_ns)
+        if drain.c == NULL:
+            raise MemoryError
+        drain.subscription = self
+        drain.c.receiver.filter = self.receiver.filter
+        self.drained = drain.c
+        self.start_drain()
+        return drain
+
+    cdef int start_drain(self) except -1:
+        cdef int error = fp_drain_start(self.drained, <aeron_subscription_t *>self.resource, self.client.report)
+        if error:
+            raise TransportError(f"cannot start the drain's thread: {strerror(error).decode()}")
+        return 0
+
+    @property
+    def image_count(self):
+        """How many publications it receives from."""
+        if not self.usable():
+            self.refuse()
+        if self.drained == NULL or not self.drained.running:
+            return subscription_image_count(<aeron_subscription_t *>self.resource)
+        fp_drain_lock(self.drained)
+        count = self.drained.image_count
+        fp_drain_unlock(self.drained)
+        return count
+
+    @property
+    def is_connected(self):
+        return self.image_count > 0
+
+    def images(self):
+        """What it receives from, one `Image` each; the first 128."""
+        cdef fp_images_t *found
+        cdef fp_drain_t *drained = self.drained
+        cdef int i
+        if not self.usable():
+            self.refuse()
+        found = <fp_images_t *>PyMem_RawCalloc(1, sizeof(fp_images_t))
+        if found == NULL:
+            raise MemoryError
+        try:
+            if drained == NULL or not drained.running:
+                fp_images_read(found, <aeron_subscription_t *>self.resource)
+            else:
+                # Only the thread that polls may look at the images: Aeron frees their list behind that one.
+                drained.images_wanted = True
+                with nogil:
+                    fp_drain_wait(drained, 1_000_000_000, True)
+                fp_drain_lock(drained)
+                memcpy(found, &drained.images, sizeof(fp_images_t))
+                fp_drain_unlock(drained)
+            return [
+                Image(
+                    found.images[i].session_id,
+                    found.images[i].correlation_id,
+                    found.images[i].source.decode(errors="replace"),
+                    found.images[i].join_position,
+                    found.images[i].position,
+                    found.images[i].term_length,
+                    found.images[i].mtu_length,
+                    found.images[i].initial_term_id,
+                    bool(found.images[i].end_of_stream),
+                    bool(found.images[i].closed),
+                )
+                for i in range(found.count)
+            ]
+        finally:
+            PyMem_RawFree(found)
+
+    def statistics(self):
+        """Messages delivered and filtered out, and fragments that made no message, since the beginning."""
+        cdef fp_receiver_t *receiver = &self.receiver if self.drained == NULL else &self.drained.receiver
+        return {
+            "delivered": receiver.delivered,
+            "filtered": receiver.filtered,
+            "broken": receiver.broken,
+            "waiting": 0 if self.left is None else len(self.left) - self.left_at,
+        }
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Drain:
+    """The queue in front of a subscription, filled by a thread that never needs the interpreter.
+
+    A program that computes or sleeps holds up no publisher: what it does not take in time is overwritten by what is
+    newer, and counted.
+    """
+
+    cdef fp_drain_t *c
+    cdef readonly Subscription subscription
+    cdef readonly bint closed
+
+    def __dealloc__(self):
+        if self.subscription is not None and self.subscription.client.forks == fp_forks():
+            self.close()
+            fp_drain_free(self.c)
+
+    cpdef close(self):
+        """Stops the thread; the subscription can be polled again. What was not taken is dropped."""
+        if not self.closed:
+            self.closed = True
+            if self.subscription.client.forks == fp_forks():
+                self.subscription.drained = NULL
+                fp_drain_stop(self.c)
+
+    cdef int check(self) except -1:
+        """Raises where nothing can come any more."""
+        self.subscription.client.check_owner()
+        if self.closed:
+            raise TransportClosed("the drain was closed")
+        self.subscription.check_open()
+        self.subscription.client.check()
+        return 0
+
+    def take(self, Py_ssize_t limit=256):
+        """Up to `limit` messages, oldest first; what was queued before a loss is still handed over."""
+        cdef uint64_t count
+        cdef uint64_t i
+        cdef uint64_t length
+        cdef uint8_t *slot
+        cdef list result
+        cdef PyObject *item
+        if self.closed or self.subscription.client.forks != fp_forks():
+            self.check()
+        fp_drain_lock(self.c)
+        count = self.c.head - self.c.tail
+        fp_drain_unlock(self.c)
+        if count == 0:
+            self.check()
+            return []
+        if limit < 1:
+            raise ValueError("the limit is at least 1")
+        count = min(count, <uint64_t>limit)
+        result = [None] * <Py_ssize_t>count
+        # With the interpreter's lock held nobody else takes, so at least `count` messages are still there.
+        fp_drain_lock(self.c)
+        for i in range(count):
+            slot = self.c.slots + (self.c.tail % self.c.capacity) * self.c.slot_size
+            memcpy(&length, slot, sizeof(length))
+            item = new_bytes(<const char *>(slot + sizeof(length)), <Py_ssize_t>length)
+            if item == NULL:
+                break
+            fp_swap_item(result, <Py_ssize_t>i, item)
+            self.c.tail += 1
+        if self.c.head == self.c.tail:
+            fp_drain_quiet(self.c)
+        fp_drain_unlock(self.c)
+        if item == NULL:
+            PyErr_Clear()
+            raise MemoryError
+        return result
+
+    def wait(self, timeout=None):
+        """Waits without the interpreter's lock until there is something to take: True, or False after `timeout`
+        seconds. Raises MediaDriverLost when nothing can come any more; a signal is answered within 50 ms."""
+        cdef int64_t slice_ns
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            if self.closed or self.subscription.client.forks != fp_forks():
+                self.check()
+            if self.waiting:
+                return True
+            self.check()
+            left = 0.05 if deadline is None else min(0.05, deadline - monotonic())
+            if left <= 0:
+                return False
+            slice_ns = <int64_t>(left * 1e9)
+            with nogil:
+                if fp_drain_wait(self.c, slice_ns, False) and self.c.ended:
+                    fp_sleep_ns(1_000_000)  # between two lives: the subscription is being added again
+            PyErr_CheckSignals()
+
+    @property
+    def waiting(self):
+        """How many messages can be taken."""
+        fp_drain_lock(self.c)
+        count = self.c.head - self.c.tail
+        fp_drain_unlock(self.c)
+        return count
+
+    def fileno(self):
+        """An eventfd that is readable while there is something to take or the connection has ended: for `select`
+        and asyncio. It belongs to the drain: do not read, write or close it."""
+        self.check()
+        cdef int fd = fp_drain_event_fd(self.c)
+        if fd < 0:
+            raise OSError(errno, "eventfd")
+        return fd
+
+    def statistics(self):
+        """`received` = taken + `overwritten` + `waiting`; `oversized` messages were too long for a slot."""
+        fp_drain_lock(self.c)
+        result = {
+            "received": self.c.head,
+            "overwritten": self.c.overwritten,
+            "oversized": self.c.oversized,
+            "waiting": self.c.head - self.c.tail,
+            "filtered": self.c.receiver.filtered,
+            "broken": self.c.receiver.broken,
+            "pauses": self.c.pauses,
+        }
+        fp_drain_unlock(self.c)
+        return result
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+cdef extern from *:
+    """
+    static inline void fp_set_item(PyObject *list, Py_ssize_t i, PyObject *item) { PyList_SET_ITEM(list, i, item); }
+    static inline void fp_swap_item(PyObject *list, Py_ssize_t i, PyObject *item)
+    {
+        Py_DECREF(PyList_GET_ITEM(list, i)); /* None, or it was never set */
+        PyList_SET_ITEM(list, i, item);
+    }
+    """
+    void fp_set_item(list target, Py_ssize_t i, PyObject *item)
+    void fp_swap_item(list target, Py_ssize_t i, PyObject *item)
