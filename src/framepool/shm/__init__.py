@@ -2,7 +2,7 @@
 
 The way of a region: `uri` reads its name, `paths` opens the file it names or refuses, `superblock` compares
 what the file says of itself with the announce, `region` maps it. `layout` holds the announced numbers,
-`allocator` and `epochs` make the files. `ring`, `pool` and `tensor` are what is inside. Nothing here knows
+`tree`, `allocator` and `epochs` make the files. `ring`, `pool` and `tensor` are what is inside. Nothing here knows
 of Aeron.
 """
 

@@ -1,9 +1,9 @@
-"""Making and removing the files of an epoch (Wire 15.10, 15.14, 15.21a.3; `design.md`, safety of shared
-memory).
+"""Making and removing the files of an epoch (Wire 15.14; `design.md`, "Safety of shared memory").
 
 An epoch appears whole or not at all: its directory is made under a hidden name, the space is reserved, the
 superblocks are written, and only then it gets its name. A name is never used twice, a file never shrinks.
-All work goes through descriptors of directories, so that no link planted on the way leads elsewhere.
+All work goes through descriptors of directories, so that no link planted on the way leads elsewhere. Where the
+directories are and whose is for `tree`, the number of the next epoch for `epochs`.
 """
 
 from __future__ import annotations
@@ -13,54 +13,31 @@ import errno
 import fcntl
 import mmap
 import os
-import pwd
-import re
 import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from framepool.errors import (
-    AllocationError,
-    ConfigurationError,
-    HugepagesRequired,
-    RegionError,
-    RegionUriError,
-)
+from framepool.errors import AllocationError, ConfigurationError, HugepagesRequired, RegionError
 from framepool.shm.epochs import epoch_name, finished_epoch, next_epoch, unfinished_epoch, unfinished_name
 from framepool.shm.layout import PoolLayout, StreamLayout
-from framepool.shm.nofollow import (
-    DIRECTORY,
-    closing_fd,
-    filesystem,
-    open_beneath,
-    open_directory,
-    require_safe_open,
-)
-from framepool.shm.paths import backing_size, canonical_directory
+from framepool.shm.nofollow import DIRECTORY, Filesystem, closing_fd, filesystem, open_beneath, open_directory
+from framepool.shm.paths import backing_size
 from framepool.shm.superblock import pool_superblock, ring_superblock
+from framepool.shm.tree import Tree
 from framepool.shm.uri import RegionUri
 from framepool.wire._generated.control_900 import ShmRegionSuperblock
 from framepool.wire.constants import HEADER_SLOT_BYTES, LAYOUT_VERSION, SUPERBLOCK_SIZE
 
 HEADER_FILE: Final = "header.ring"
-_COMPONENT: Final = re.compile(r"[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]{0,127}")
+_STREAM: Final = re.compile(r"[1-9][0-9]{0,9}")
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM})
 
 
 def pool_file(pool_id: int) -> str:
     """The name of a pool's file."""
     return f"{pool_id}.pool"
-
-
-def effective_user() -> str:
-    """The name of the effective user where it can be part of a path, else the uid (Wire 15.21a.3)."""
-    try:
-        name = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
-    return name if _COMPONENT.fullmatch(name) else str(os.geteuid())
 
 
 class Allocator:
@@ -83,24 +60,21 @@ class Allocator:
         prefault: bool = False,
         sync: bool = True,
     ) -> None:
-        require_safe_open()
-        self.base_dir: Final = canonical_directory(base_dir)
-        self._chain: Final = (
-            f"tensorpool-{_component('user', effective_user() if user is None else user)}",
-            _component("namespace", namespace),
-        )
-        self._group: Final = group
-        self._directory_mode: Final = 0o700 if group is None else 0o2770
-        self._file_mode: Final = 0o600 if group is None else 0o660
+        self._tree: Final = Tree(base_dir, namespace, user=user, group=group)
         self._require_hugepages: Final = require_hugepages
         self._prefault: Final = prefault
         self._sync: Final = sync
-        self._check_base()
+        self._filesystem: Final = self._check_base()
+
+    @property
+    def base_dir(self) -> str:
+        """The canonical base directory."""
+        return self._tree.base_dir
 
     @property
     def directory(self) -> str:
         """The directory of this namespace."""
-        return "/".join((self.base_dir, *self._chain))
+        return self._tree.path
 
     def create(
         self, stream_id: int, epoch: int, *, nslots: int, strides: Mapping[int, int], timestamp_ns: int
@@ -111,27 +85,44 @@ class Allocator:
         an epoch that exists already, made or half-made.
         """
         layout = self._layout(stream_id, epoch, nslots, strides)
-        regions = {
-            HEADER_FILE: (
-                layout.header_file_bytes,
-                ring_superblock(layout, pid=os.getpid(), timestamp_ns=timestamp_ns),
-            )
-        }
+        ring = ring_superblock(layout, pid=os.getpid(), timestamp_ns=timestamp_ns)
+        regions = {HEADER_FILE: (self._file_bytes(layout.header_file_bytes), ring)}
         for pool in layout.pools:
             block = pool_superblock(layout, pool, pid=os.getpid(), timestamp_ns=timestamp_ns)
-            regions[pool_file(pool.pool_id)] = (pool.file_bytes, block)
+            regions[pool_file(pool.pool_id)] = (self._file_bytes(pool.file_bytes), block)
         try:
-            with self._open_stream(stream_id, create=True) as stream:
+            with self._tree.open_stream(stream_id, create=True) as stream:
                 self._create_epoch(stream, epoch, regions)
         except OSError as error:
-            raise self._refusal(layout, error) from error
+            needed = sum(size for size, _ in regions.values())
+            raise self._refusal(layout, needed, error) from error
         return layout
+
+    def streams(self) -> list[int]:
+        """The streams that ever had an epoch here."""
+        with _explained(f"{self.directory} cannot be read"), self._open(()) as namespace:
+            return sorted(int(name) for name in os.listdir(namespace) if _STREAM.fullmatch(name))
+        return []
+
+    def epochs(self, stream_id: int) -> list[int]:
+        """The finished epochs of a stream that are still there, in order."""
+        with _explained(f"stream {stream_id}: its directory cannot be read"), self._open_stream(stream_id) as stream:
+            return sorted(number for name in os.listdir(stream) if (number := finished_epoch(name)) is not None)
+        return []
+
+    def open_namespace(self) -> int:
+        """A descriptor of the directory of this namespace, made if it is not there; the caller closes it."""
+        try:
+            with self._open((), create=True) as directory:
+                return os.dup(directory)
+        except OSError as error:
+            raise AllocationError(f"{self.directory} cannot be made: {error}") from error
 
     def next_epoch(self, stream_id: int, wall_clock: Callable[[], float] = time.time) -> int:
         """The epoch to create next; see `epochs.next_epoch`."""
         with _explained(f"stream {stream_id}: its directory cannot be read"):
             try:
-                with self._open_stream(stream_id) as stream:
+                with self._tree.open_stream(stream_id) as stream:
                     return next_epoch(stream, stream_id, wall_clock)
             except FileNotFoundError:
                 return next_epoch(None, stream_id, wall_clock)
@@ -143,10 +134,9 @@ class Allocator:
         """
         with (
             _explained(f"stream {stream_id}: epoch {epoch} cannot be removed"),
-            self._open_stream(stream_id) as stream,
+            self._tree.open_stream(stream_id) as stream,
         ):
-            found = [number for name in os.listdir(stream) if (number := finished_epoch(name)) is not None]
-            if epoch < max(found, default=epoch):
+            if epoch < max(self.epochs(stream_id), default=epoch):
                 shutil.rmtree(epoch_name(epoch), dir_fd=stream)
                 return
             with closing_fd(open_beneath(stream, [epoch_name(epoch)], DIRECTORY)) as directory:
@@ -157,7 +147,7 @@ class Allocator:
         removed: list[int] = []
         with (
             _explained(f"stream {stream_id}: unfinished epochs cannot be removed"),
-            self._open_stream(stream_id) as stream,
+            self._tree.open_stream(stream_id) as stream,
         ):
             for name in os.listdir(stream):
                 epoch = unfinished_epoch(name)
@@ -174,7 +164,7 @@ class Allocator:
 
         decisions.md #33: any other namespace keeps the directory of its newest epoch for good.
         """
-        user, namespace = self._chain
+        user, namespace = self._tree.user_directory, self._tree.namespace
         with (
             _explained(f"{self.directory} cannot be removed"),
             closing_fd(open_directory(self.base_dir)) as base,
@@ -184,11 +174,8 @@ class Allocator:
             with contextlib.suppress(OSError):  # other namespaces live there too
                 os.rmdir(user, dir_fd=base)
 
-    def _check_base(self) -> None:
-        try:
-            RegionUri(f"{self.directory}/{HEADER_FILE}")
-        except RegionUriError as error:
-            raise ConfigurationError(f"{self.base_dir!r} cannot be announced in a region URI: {error}") from error
+    def _check_base(self) -> Filesystem | None:
+        """What the base is stored on, if regions of this kind can be made and removed there."""
         if not shutil.rmtree.avoids_symlink_attacks:
             raise ConfigurationError("this platform cannot remove a directory without following links")
         with closing_fd(open_directory(self.base_dir, DIRECTORY)) as base:
@@ -196,6 +183,10 @@ class Allocator:
                 backing_size(self.base_dir, base, 0, require_hugepages=self._require_hugepages)
             except HugepagesRequired as error:
                 raise ConfigurationError(str(error)) from error
+            return filesystem(base)
+
+    def _file_bytes(self, needed: int) -> int:
+        return needed if self._filesystem is None else self._filesystem.file_bytes(needed)
 
     def _layout(self, stream_id: int, epoch: int, nslots: int, strides: Mapping[int, int]) -> StreamLayout:
         directory = f"{self.directory}/{stream_id}/{epoch_name(epoch)}"
@@ -217,57 +208,6 @@ class Allocator:
             raise AllocationError(str(error)) from error
         return layout
 
-    @contextlib.contextmanager
-    def _open_stream(self, stream_id: int, *, create: bool = False) -> Iterator[int]:
-        """The directory of a stream, through the directories of the user and the namespace."""
-        with contextlib.ExitStack() as held:
-            made: list[tuple[int, str]] = []
-            try:
-                directory = held.enter_context(closing_fd(open_directory(self.base_dir)))
-                for name in (*self._chain, str(stream_id)):
-                    if create and self._make_directory(directory, name):
-                        made.append((directory, name))
-                    directory = held.enter_context(closing_fd(open_beneath(directory, [name], DIRECTORY)))
-                    self._require_own(name, directory)
-                yield directory
-            except BaseException:
-                for parent, name in reversed(made):
-                    with contextlib.suppress(OSError):
-                        os.rmdir(name, dir_fd=parent)
-                raise
-
-    def _make_directory(self, parent: int, name: str) -> bool:
-        """Makes a directory with its mode and group before anything is in it; False if there is one."""
-        try:
-            os.mkdir(name, 0o700, dir_fd=parent)
-        except FileExistsError:
-            return False
-        try:
-            with closing_fd(open_beneath(parent, [name], DIRECTORY)) as made:
-                self._set_access(made, self._directory_mode)
-        except BaseException:
-            os.rmdir(name, dir_fd=parent)
-            raise
-        return True
-
-    def _require_own(self, name: str, directory: int) -> None:
-        """Refuses a directory that somebody else made, or that lets in more or fewer than was asked for."""
-        info = os.fstat(directory)
-        mode = stat.S_IMODE(info.st_mode)
-        if info.st_uid != os.geteuid():
-            raise AllocationError(f"{self.directory}: {name} belongs to uid {info.st_uid}, not to this user")
-        wrong_group = self._group is not None and info.st_gid != self._group
-        if mode != self._directory_mode or wrong_group:
-            raise AllocationError(
-                f"{self.directory}: {name} has mode {mode:04o} and gid {info.st_gid}, wanted is "
-                f"{self._directory_mode:04o}; change it or choose another namespace or user"
-            )
-
-    def _set_access(self, fd: int, mode: int) -> None:
-        if self._group is not None:
-            os.fchown(fd, -1, self._group)
-        os.fchmod(fd, mode)
-
     def _create_epoch(self, stream: int, epoch: int, regions: Mapping[str, tuple[int, ShmRegionSuperblock]]) -> None:
         hidden = unfinished_name(epoch)
         os.mkdir(hidden, 0o700, dir_fd=stream)
@@ -277,9 +217,9 @@ class Allocator:
                     raise FileExistsError(errno.EEXIST, "it is being removed", hidden)
                 # Whoever holds the hidden name is alone with this epoch, so this look is not too early.
                 _require_absent(stream, epoch_name(epoch))
-                for name, (nbytes, superblock) in regions.items():
-                    self._create_file(directory, name, nbytes, superblock)
-                self._set_access(directory, self._directory_mode)
+                for name, (size, superblock) in regions.items():
+                    self._create_file(directory, name, size, superblock)
+                self._tree.claim_directory(directory)
                 if self._sync:
                     os.fsync(directory)
                 os.rename(hidden, epoch_name(epoch), src_dir_fd=stream, dst_dir_fd=stream)
@@ -290,12 +230,10 @@ class Allocator:
         if self._sync:
             os.fsync(stream)
 
-    def _create_file(self, directory: int, name: str, nbytes: int, superblock: ShmRegionSuperblock) -> None:
+    def _create_file(self, directory: int, name: str, size: int, superblock: ShmRegionSuperblock) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with closing_fd(os.open(name, flags, 0o600, dir_fd=directory)) as fd:
-            self._set_access(fd, self._file_mode)
-            system = filesystem(fd)
-            size = nbytes if system is None else system.file_bytes(nbytes)
+            self._tree.claim_file(fd)
             os.posix_fallocate(fd, 0, size)
             # By a map, because hugetlbfs has no write.
             populate = mmap.MAP_POPULATE if self._prefault else 0
@@ -304,12 +242,12 @@ class Allocator:
             if self._sync:
                 os.fsync(fd)
 
-    def _refusal(self, layout: StreamLayout, error: OSError) -> AllocationError:
+    def _refusal(self, layout: StreamLayout, needed: int, error: OSError) -> AllocationError:
         epoch = f"stream {layout.stream_id}, epoch {layout.epoch}"
         if error.errno in _NO_SPACE:
             there = os.statvfs(self.base_dir)
             return AllocationError(
-                f"{epoch}: no space in {self.base_dir} ({error.strerror}): {layout.total_bytes} bytes needed, "
+                f"{epoch}: no space in {self.base_dir} ({error.strerror}): {needed} bytes needed, "
                 f"{there.f_bavail * there.f_frsize} free; use fewer or smaller slots, or a larger filesystem"
             )
         if error.errno == errno.EEXIST:
@@ -326,13 +264,6 @@ def _explained(what: str) -> Iterator[None]:
         return
     except OSError as error:
         raise AllocationError(f"{what}: {error}") from error
-
-
-def _component(what: str, value: str) -> str:
-    """A name that is one component of a path and can stand in a region URI."""
-    if not _COMPONENT.fullmatch(value):
-        raise ConfigurationError(f"{what} {value!r}: use up to 128 letters, digits and _.@+-, with no dot in front")
-    return value
 
 
 def _require_absent(directory: int, name: str) -> None:

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framepool.errors import AllocationError, ConfigurationError
-from framepool.shm import allocator as allocator_module
-from framepool.shm.allocator import Allocator, effective_user
+from framepool.shm.allocator import Allocator
 from framepool.shm.region import map_stream
+from framepool.shm.tree import effective_user
 from tests.support.processes import Processes
 from tests.support.regions import allow, announce, leaves_no_trace
 
@@ -358,7 +358,7 @@ def test_an_epoch_that_is_being_made_is_not_removed_as_unfinished(
         removed.append(Allocator(base_dir, "lab1").remove_unfinished(7))
         real(fd, offset, length)
 
-    monkeypatch.setattr(allocator_module.os, "posix_fallocate", clean_up_meanwhile)
+    monkeypatch.setattr(os, "posix_fallocate", clean_up_meanwhile)
     make(allocator)
     assert removed == [[], [], []]
 

@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_an_error_and_no_guess(base_dir: Path, monkeypatc
 
 
 def test_each_epoch_made_is_above_the_one_before(base_dir: Path) -> None:
-    made = []
+    made: list[int] = []
     for _ in range(4):
         allocator = Allocator(base_dir, "lab1")
         epoch = allocator.next_epoch(7, lambda: NOON)

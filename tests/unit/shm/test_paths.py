@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -474,7 +475,7 @@ def test_hugepages_are_refused_where_nobody_can_tell(base: Path, monkeypatch: py
 def test_another_operating_system_cannot_tell_about_hugepages(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with region(base / "file").open("rb") as file:
         assert nofollow.filesystem(file.fileno()) is not None
-        monkeypatch.setattr(nofollow.sys, "platform", "darwin")
+        monkeypatch.setattr(sys, "platform", "darwin")
         assert nofollow.filesystem(file.fileno()) is None
 
 

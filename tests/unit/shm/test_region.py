@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from framepool.errors import NotARegularFile, PathNotAllowed, RegionError, RegionSizeError, SuperblockError
-from framepool.shm import region as region_module
 from framepool.shm import require_little_endian
 from framepool.shm.layout import StreamLayout
 from framepool.shm.region import MappedStream, map_stream, read_payload
@@ -151,7 +150,7 @@ def test_one_bad_region_and_nothing_of_the_stream_is_mapped(
     uri = [layout.header_uri, *(pool.uri for pool in layout.pools)][which]
     spoil(Path(uri.path), base_dir)
     mapped: list[object] = []
-    monkeypatch.setattr(region_module.mmap, "mmap", lambda *args, **_: mapped.append(args))
+    monkeypatch.setattr(mmap, "mmap", lambda *args, **_: mapped.append(args))
     with leaves_no_trace(base_dir), pytest.raises(error, match=uri.path) as refusal:
         map_stream(layout, allow(base_dir))
     assert type(refusal.value) is error
@@ -168,7 +167,7 @@ def test_a_failure_to_map_leaves_nothing_mapped(base_dir: Path, monkeypatch: pyt
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(region_module.mmap, "mmap", fail_on_the_third)
+    monkeypatch.setattr(mmap, "mmap", fail_on_the_third)
     with leaves_no_trace(base_dir), pytest.raises(RegionError, match="cannot be mapped: Cannot allocate memory"):
         map_stream(layout, allow(base_dir))
     assert len(calls) == 3
@@ -182,7 +181,7 @@ def test_a_file_truncated_just_before_it_is_mapped_is_refused(base_dir: Path, mo
         os.truncate(layout.header_uri.path, 0)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(region_module.mmap, "mmap", cut_then_map)
+    monkeypatch.setattr(mmap, "mmap", cut_then_map)
     with leaves_no_trace(base_dir), pytest.raises(RegionSizeError, match="truncated"):
         map_stream(layout, allow(base_dir))
 
