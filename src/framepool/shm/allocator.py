@@ -31,7 +31,6 @@ from framepool.wire._generated.control_900 import ShmRegionSuperblock
 from framepool.wire.constants import HEADER_SLOT_BYTES, LAYOUT_VERSION, SUPERBLOCK_SIZE
 
 HEADER_FILE: Final = "header.ring"
-_STREAM: Final = re.compile(r"[1-9][0-9]{0,9}")
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM})
 
 
@@ -98,26 +97,6 @@ class Allocator:
             raise self._refusal(layout, needed, error) from error
         return layout
 
-    def streams(self) -> list[int]:
-        """The streams that ever had an epoch here."""
-        with _explained(f"{self.directory} cannot be read"), self._open(()) as namespace:
-            return sorted(int(name) for name in os.listdir(namespace) if _STREAM.fullmatch(name))
-        return []
-
-    def epochs(self, stream_id: int) -> list[int]:
-        """The finished epochs of a stream that are still there, in order."""
-        with _explained(f"stream {stream_id}: its directory cannot be read"), self._open_stream(stream_id) as stream:
-            return sorted(number for name in os.listdir(stream) if (number := finished_epoch(name)) is not None)
-        return []
-
-    def open_namespace(self) -> int:
-        """A descriptor of the directory of this namespace, made if it is not there; the caller closes it."""
-        try:
-            with self._open((), create=True) as directory:
-                return os.dup(directory)
-        except OSError as error:
-            raise AllocationError(f"{self.directory} cannot be made: {error}") from error
-
     def next_epoch(self, stream_id: int, wall_clock: Callable[[], float] = time.time) -> int:
         """The epoch to create next; see `epochs.next_epoch`."""
         with _explained(f"stream {stream_id}: its directory cannot be read"):
@@ -136,7 +115,8 @@ class Allocator:
             _explained(f"stream {stream_id}: epoch {epoch} cannot be removed"),
             self._tree.open_stream(stream_id) as stream,
         ):
-            if epoch < max(self.epochs(stream_id), default=epoch):
+            found = [number for name in os.listdir(stream) if (number := finished_epoch(name)) is not None]
+            if epoch < max(found, default=epoch):
                 shutil.rmtree(epoch_name(epoch), dir_fd=stream)
                 return
             with closing_fd(open_beneath(stream, [epoch_name(epoch)], DIRECTORY)) as directory:
