@@ -25,6 +25,7 @@ import numpy as np
 
 from framepool.errors import NoPoolFits, RegionError, RegionSizeError, SequenceError, TensorError
 from framepool.shm.drop import DropReason
+from framepool.wire.dtypes import NUMPY_DTYPES
 
 cdef extern from *:
     """
@@ -150,21 +151,7 @@ REASONS = {
     "EXTENT": EXTENT,
 }
 
-cdef dict NUMPY = {
-    FP_DTYPE_UINT8: np.dtype("u1"),
-    FP_DTYPE_INT8: np.dtype("i1"),
-    FP_DTYPE_UINT16: np.dtype("<u2"),
-    FP_DTYPE_INT16: np.dtype("<i2"),
-    FP_DTYPE_UINT32: np.dtype("<u4"),
-    FP_DTYPE_INT32: np.dtype("<i4"),
-    FP_DTYPE_UINT64: np.dtype("<u8"),
-    FP_DTYPE_INT64: np.dtype("<i8"),
-    FP_DTYPE_FLOAT32: np.dtype("<f4"),
-    FP_DTYPE_FLOAT64: np.dtype("<f8"),
-    FP_DTYPE_BOOLEAN: np.dtype("?"),
-    FP_DTYPE_BYTES: np.dtype("u1"),
-    FP_DTYPE_BIT: np.dtype("u1"),
-}
+cdef dict NUMPY = NUMPY_DTYPES
 cdef object new_array = np.ndarray
 cdef object from_buffer = np.frombuffer
 cdef object uint8 = np.dtype("u1")
@@ -208,6 +195,7 @@ cdef int parse_tensor(const unsigned char *header, Tensor *out) noexcept nogil:
     cdef uint64_t span, step
     cdef int32_t stride
     cdef int i, k, axis, inner = -1
+    cdef bint empty = False, declared = False
     if u16(header + FP_MESSAGE_HEADER_SCHEMA_ID_OFFSET) != FP_CONTROL_SCHEMA_ID:
         return HEADER_SCHEMA
     if u16(header + FP_MESSAGE_HEADER_VERSION_OFFSET) != FP_CONTROL_SCHEMA_VERSION:
@@ -232,7 +220,6 @@ cdef int parse_tensor(const unsigned char *header, Tensor *out) noexcept nogil:
     if out.progress_unit > FP_PROGRESS_UNIT_COLUMNS:
         return PROGRESS_UNIT
 
-    cdef bint empty = False
     for i in range(out.ndims):
         dim = <int32_t>u32(block + FP_TENSOR_HEADER_DIMS_OFFSET + 4 * i)
         if dim < 0:
@@ -252,9 +239,10 @@ cdef int parse_tensor(const unsigned char *header, Tensor *out) noexcept nogil:
         if stride < 0:
             return NEGATIVE_STRIDE
         if stride > 0:
-            if out.dtype == FP_DTYPE_BIT:
-                return BIT_STRIDES
+            declared = True
             out.strides[i] = stride
+    if declared and out.dtype == FP_DTYPE_BIT:
+        return BIT_STRIDES
 
     # `span` is what the dimensions so far reach over: the next one must step beyond it. It saturates, since
     # no stride reaches 2^63.
@@ -704,8 +692,10 @@ cdef class RingReader(Ring):
 
     cdef bint unchanged(self, uint64_t seq) noexcept nogil:
         """The second check, ordered after every load of the payload."""
+        cdef uint64_t word
         fp_fence_acquire()
-        return fp_load_acquire(self.slots + <size_t>(<uint32_t>seq & self.mask) * FP_HEADER_SLOT_BYTES) == seq << 1 | 1
+        word = fp_load_acquire(self.slots + <size_t>(<uint32_t>seq & self.mask) * FP_HEADER_SLOT_BYTES)
+        return word & 1 and word >> 1 == seq
 
     def check(self, uint64_t seq):
         """The slot of frame `seq` if its header is committed, whole and breaks no rule, else the DropReason.

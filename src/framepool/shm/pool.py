@@ -6,12 +6,12 @@ frame takes is the header ring's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Buffer, Sequence
 from dataclasses import dataclass, field
 
 from framepool.errors import NoPoolFits, RegionError, RegionSizeError
 from framepool.shm.layout import is_stride
-from framepool.shm.ring import Buffer, check_nslots
+from framepool.shm.ring import check_nslots
 from framepool.wire.constants import SUPERBLOCK_SIZE
 
 

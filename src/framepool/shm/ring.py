@@ -7,7 +7,7 @@ a machine with weak ordering. The compiled twin in `_native.seqlock` has the acq
 
 from __future__ import annotations
 
-import mmap
+from collections.abc import Buffer
 from typing import Final
 
 from framepool.errors import RegionError, RegionSizeError
@@ -15,8 +15,6 @@ from framepool.shm.layout import is_power_of_two
 from framepool.wire.constants import HEADER_SLOT_BYTES, SUPERBLOCK_SIZE
 
 MAX_SEQUENCE: Final = 2**63 - 1
-
-type Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 
 def in_progress(seq: int) -> int:

@@ -12,10 +12,10 @@ in the tensor's own order.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Buffer, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from framepool.errors import TensorError
 from framepool.shm.drop import DropReason
-from framepool.shm.ring import Buffer
 from framepool.wire._generated.control_900 import (
     DTYPE_OF,
     MAJOR_ORDER_OF,
@@ -34,26 +33,8 @@ from framepool.wire._generated.control_900 import (
     TensorHeader,
 )
 from framepool.wire.constants import MAX_DIMS, MESSAGE_HEADER_BYTES, TENSOR_HEADER_BYTES
+from framepool.wire.dtypes import NUMPY_DTYPES, element_bytes, from_numpy
 from framepool.wire.message import MESSAGE_HEADER, MessageHeader
-
-NUMPY_DTYPES: Final[Mapping[Dtype, np.dtype[Any]]] = {
-    Dtype.UINT8: np.dtype("u1"),
-    Dtype.INT8: np.dtype("i1"),
-    Dtype.UINT16: np.dtype("<u2"),
-    Dtype.INT16: np.dtype("<i2"),
-    Dtype.UINT32: np.dtype("<u4"),
-    Dtype.INT32: np.dtype("<i4"),
-    Dtype.UINT64: np.dtype("<u8"),
-    Dtype.INT64: np.dtype("<i8"),
-    Dtype.FLOAT32: np.dtype("<f4"),
-    Dtype.FLOAT64: np.dtype("<f8"),
-    Dtype.BOOLEAN: np.dtype("?"),
-    Dtype.BYTES: np.dtype("u1"),
-    Dtype.BIT: np.dtype("u1"),
-}
-"""The element of each dtype in memory; for BIT that of the bytes it is packed in."""
-
-WIRE_DTYPES: Final = {numpy: wire for wire, numpy in NUMPY_DTYPES.items() if wire not in (Dtype.BYTES, Dtype.BIT)}
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -118,7 +99,7 @@ class TensorLayout:
         BYTES and BIT are asked for by their `Dtype`. The progress stride is that of the layout unless given.
         Raises TensorError for what the header cannot describe.
         """
-        wire = dtype if isinstance(dtype, Dtype) else wire_dtype(dtype)
+        wire = dtype if isinstance(dtype, Dtype) else from_numpy(np.dtype(dtype))
         dims = _whole("dimension", shape)
         if not 1 <= len(dims) <= MAX_DIMS:
             hint = ": publish a scalar as shape (1,)" if not dims else ""
@@ -159,19 +140,6 @@ class TensorLayout:
         stepped = [stride for dim, stride in zip(array.shape, array.strides, strict=True) if dim > 1]
         order = MajorOrder.ROW if stepped == sorted(stepped, reverse=True) else MajorOrder.COLUMN
         return cls.build(array.dtype, array.shape, strides=_settled(array, order), order=order)
-
-
-def wire_dtype(dtype: npt.DTypeLike) -> Dtype:
-    """The wire's name of a numpy dtype; TensorError if it has none."""
-    try:
-        resolved = np.dtype(dtype)
-    except TypeError as error:
-        raise TensorError(f"{dtype!r} is no dtype: {error}") from None
-    wire = WIRE_DTYPES.get(resolved)
-    if wire is None:
-        names = ", ".join(str(numpy) for numpy in WIRE_DTYPES)
-        raise TensorError(f"the wire has no dtype for {resolved.str}: convert with astype to one of {names}")
-    return wire
 
 
 def decode_tensor(header: Buffer, values_len_bytes: int) -> TensorLayout | DropReason:
@@ -277,7 +245,7 @@ def _layout(words: TensorHeader) -> TensorLayout | DropReason:
 
 def _element(dtype: Dtype) -> int:
     """Bytes of an element; of BIT, whose strides are counted in bits until the end, one bit."""
-    return 1 if dtype is Dtype.BIT else NUMPY_DTYPES[dtype].itemsize
+    return 1 if dtype is Dtype.BIT else element_bytes(dtype)
 
 
 def _outwards(order: MajorOrder, ndims: int) -> Sequence[int]:

@@ -1,0 +1,141 @@
+"""What the compiled core has and the model has not: the one-copy path, buffers it holds, threads beside it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from framepool._native import seqlock
+from framepool.errors import TensorError
+from framepool.shm.drop import DropReason
+from framepool.shm.tensor import TensorLayout
+from tests.support.slots import CoreSlots
+
+IMAGE = TensorLayout.build(np.float32, (3, 4))
+DATA = np.arange(12, dtype=np.float32).tobytes()
+SEQ = 13
+
+
+def test_publish_copies_once_and_commits() -> None:
+    slots = CoreSlots()
+    assert slots.writer.publish(SEQ, np.frombuffer(DATA, np.uint8), seqlock.Layout(IMAGE.header), 3, 4) == 1
+    result = slots.reader.read(SEQ)
+    assert isinstance(result, tuple)
+    assert (result[0].timestamp_ns, result[0].meta_version) == (3, 4)
+    assert result[1].tobytes() == DATA
+
+
+def test_publish_takes_an_array_in_the_order_of_its_memory() -> None:
+    slots = CoreSlots()
+    source = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4))
+    slots.writer.publish(SEQ, source, seqlock.Layout(TensorLayout.of(source).header))
+    np.testing.assert_array_equal(slots.array(slots.accept(SEQ)), source)
+
+
+def test_publish_refuses_data_of_another_length_or_with_gaps() -> None:
+    slots = CoreSlots()
+    layout = seqlock.Layout(IMAGE.header)
+    with pytest.raises(TensorError, match="47 bytes of data for a tensor of 48"):
+        slots.writer.publish(SEQ, DATA[:-1], layout)
+    with pytest.raises((BufferError, ValueError)):
+        slots.writer.publish(SEQ, np.zeros(96, np.uint8)[::2], layout)
+    assert slots.check(SEQ) is DropReason.NOT_COMMITTED
+    slots.writer.publish(SEQ, DATA, layout)
+
+
+def test_publish_that_fails_gives_its_claim_up() -> None:
+    failing = [True]
+
+    def flush(payload: memoryview) -> None:
+        if failing:
+            raise OSError("not now")
+
+    slots = CoreSlots(nslots=1, visibility=flush)
+    layout = seqlock.Layout(IMAGE.header)
+    with pytest.raises(OSError, match="not now"):
+        slots.writer.publish(0, DATA, layout)
+    assert slots.check(0) is DropReason.NOT_COMMITTED
+    failing.clear()
+    slots.writer.publish(1, DATA, layout)
+    slots.accept(1)
+
+
+def test_array_writes_straight_into_shared_memory() -> None:
+    slots = CoreSlots()
+    slots.claim(SEQ, IMAGE.extent)
+    slots.writer.array(SEQ, seqlock.Layout(IMAGE.header))[:] = 2.5
+    slots.commit(SEQ, IMAGE)
+    np.testing.assert_array_equal(slots.array(slots.accept(SEQ)), np.full((3, 4), 2.5))
+
+
+def test_large_copies_let_other_threads_run() -> None:
+    size = 1 << 24
+    slots = CoreSlots(nslots=2, strides=(size,))
+    layout = seqlock.Layout(TensorLayout.build(np.uint8, (size,)).header)
+    data = np.full(size, 7, np.uint8)
+    turns = 0
+    stop = threading.Event()
+
+    def turn() -> None:
+        nonlocal turns
+        while not stop.is_set():
+            turns += 1
+            time.sleep(0.0001)
+
+    def turned_while(call: Callable[[int], object]) -> bool:
+        for seq in range(200):
+            before = turns
+            call(seq)
+            if turns > before:
+                return True
+        return False
+
+    thread = threading.Thread(target=turn)
+    interval = sys.getswitchinterval()
+    thread.start()
+    sys.setswitchinterval(3600)  # only a call that frees the lock lets the other thread take it
+    time.sleep(0.02)
+    try:
+        assert not turned_while(lambda seq: sum(range(10_000)))
+        assert turned_while(lambda seq: slots.writer.publish(seq, data, layout))
+        last = max(slots.word(0), slots.word(1)) >> 1
+        assert turned_while(lambda seq: slots.reader.read(last))
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+
+
+def test_same_layout_is_parsed_once() -> None:
+    slots = CoreSlots()
+    for seq in (1, 2):
+        slots.publish(seq, IMAGE)
+    slots.publish(3, TensorLayout.build(np.uint8, (1,)))
+    first, second, third = (slots.accept(seq).layout for seq in (1, 2, 3))
+    assert first is second
+    assert third is not first
+
+
+def test_slot_checked_by_another_reader_is_refused() -> None:
+    large, small = CoreSlots(nslots=8, strides=(64, 4096)), CoreSlots(nslots=1, strides=(64,))
+    large.publish(7, TensorLayout.build(np.uint8, (1000,)))
+    checked = large.accept(7)
+    for call in (small.array, small.copy):
+        with pytest.raises(ValueError, match="another reader"):
+            call(checked)
+
+
+def test_checked_slot_is_made_by_a_check_only() -> None:
+    with pytest.raises(TypeError):
+        seqlock.CheckedSlot()
+    slots = CoreSlots()
+    for call in (slots.array, slots.copy):
+        with pytest.raises(ValueError, match="not checked"):
+            call(seqlock.CheckedSlot.__new__(seqlock.CheckedSlot))
+        with pytest.raises(TypeError):
+            call(None)
