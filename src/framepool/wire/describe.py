@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import cache
 from typing import Any, get_args
 
 import msgspec
@@ -54,11 +55,17 @@ def redacted[Any_: Message](message: Any_) -> Any_:
 
 def build[Any_: Block](kind: type[Any_], fields: Mapping[str, Any]) -> Any_:
     """The message that `describe` describes so."""
-    known = {info.encode_name: info for info in msgspec.structs.fields(kind)}
+    known = _fields(kind)
     if difference := known.keys() ^ fields.keys():
         raise EncodeError(f"{kind.__name__}: unknown or missing fields {sorted(difference)}")
     values = {info.name: _value(info.type, fields[name]) for name, info in known.items()}
     return kind(**values)
+
+
+@cache
+def _fields(kind: type[Block]) -> dict[str, msgspec.structs.FieldInfo]:
+    """The fields by their names on the wire; `msgspec` evaluates annotations each time it is asked."""
+    return {info.encode_name: info for info in msgspec.structs.fields(kind)}
 
 
 def _plain(value: object) -> Any:
