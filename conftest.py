@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from framepool.transport.media_driver import MediaDriver
+from framepool.transport.settings import KIB, AeronSettings
 from tests.support.processes import Processes
 
 pytest_plugins = ("tests.conformance.plugin",)
@@ -25,6 +27,16 @@ def base_dir() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="framepool-test-", dir=root))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def media_driver(base_dir: Path) -> Iterator[MediaDriver]:
+    """A media driver of this test's own, in this process, with short timeouts and small term buffers."""
+    settings = AeronSettings(
+        directory=str(base_dir / "aeron"), driver_timeout=5.0, keepalive_interval=0.1, ipc_term_length=64 * KIB
+    )
+    with MediaDriver(settings) as driver:
+        yield driver
 
 
 @pytest.fixture

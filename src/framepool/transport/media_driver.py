@@ -37,7 +37,7 @@ class MediaDriver:
         self._lock = DirectoryLock(self.directory)
         try:
             clear_stale(self.directory, self._lock.previous)
-            self._driver = self._start()
+            self._driver: native.Driver = self._start()
         except BaseException:
             self._lock.release()
             raise

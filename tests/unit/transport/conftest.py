@@ -1,0 +1,60 @@
+"""A client of the test's own media driver, and the pair of ends that most tests need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from framepool.transport.aeron import AnyPublication, Client, Publication, Subscription
+from framepool.transport.media_driver import MediaDriver
+
+CHANNEL = "aeron:ipc?term-length=64k"
+
+
+class Ends(NamedTuple):
+    publication: Publication
+    subscription: Subscription
+
+
+@pytest.fixture
+def client(media_driver: MediaDriver) -> Iterator[Client]:
+    with Client.connect(media_driver.settings, name="test") as client:
+        yield client
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Waits for a condition of the media driver's making."""
+
+    def wait(condition: Callable[[], object], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.001)
+
+    return wait
+
+
+@pytest.fixture
+def ends(client: Client, until: Callable[[Callable[[], object]], None]) -> Ends:
+    """A publication and a subscription that see each other."""
+    ends = Ends(client.add_publication(CHANNEL, 10), client.add_subscription(CHANNEL, 10))
+    until(lambda: ends.publication.is_connected and ends.subscription.is_connected)
+    return ends
+
+
+@pytest.fixture
+def send() -> Callable[[AnyPublication, bytes], int]:
+    """Offers until there is room; the media driver makes some every millisecond."""
+
+    def send(publication: AnyPublication, message: bytes) -> int:
+        deadline = time.monotonic() + 10
+        while (position := publication.offer(message)) < 0:
+            assert time.monotonic() < deadline, "no room"
+            time.sleep(0.0002)
+        return position
+
+    return send

@@ -1,0 +1,182 @@
+"""The drain: a queue of the newest, filled without Python."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from framepool.errors import TransportClosed, TransportError
+from framepool.transport.aeron import AnyPublication, Client, Filter
+from tests.unit.transport.conftest import CHANNEL, Ends
+
+Send = Callable[[AnyPublication, bytes], int]
+Until = Callable[[Callable[[], object]], None]
+
+
+def test_drain_keeps_the_newest_and_counts_the_overwritten(ends: Ends, send: Send, until: Until) -> None:
+    drain = ends.subscription.drain(capacity=8, max_message=64)
+    for i in range(100):
+        send(ends.publication, b"%d" % i)
+    until(lambda: drain.statistics()["received"] == 100)
+    assert drain.take(3) == [b"92", b"93", b"94"]
+    assert drain.waiting == 5
+    assert drain.take() == [b"95", b"96", b"97", b"98", b"99"]
+    assert drain.take() == []
+    assert drain.statistics() == {
+        "received": 100,
+        "overwritten": 92,
+        "oversized": 0,
+        "waiting": 0,
+        "filtered": 0,
+        "broken": 0,
+        "pauses": drain.statistics()["pauses"],
+    }
+
+
+def test_message_too_long_for_a_slot_is_counted(ends: Ends, until: Until) -> None:
+    drain = ends.subscription.drain(max_message=64)
+    ends.publication.offer(bytes(65))
+    ends.publication.offer(bytes(64))
+    until(lambda: drain.waiting)
+    assert drain.take() == [bytes(64)]
+    assert drain.statistics()["oversized"] == 1
+
+
+def test_drain_assembles_fragments(ends: Ends, until: Until) -> None:
+    drain = ends.subscription.drain(capacity=4, max_message=8192)
+    message = bytes(range(256)) * 32
+    ends.publication.offer(message)
+    assert drain.wait(10)
+    assert drain.take() == [message]
+
+
+def test_sleeping_program_stalls_nobody(ends: Ends, send: Send, until: Until) -> None:
+    """4 terms go by while this program, which holds the only reader, never polls."""
+    drain = ends.subscription.drain(capacity=16, max_message=1024)
+    count = 4 * 65536 // 1056 + 1
+    for i in range(count):
+        send(ends.publication, i.to_bytes(4) + bytes(1000))
+    until(lambda: drain.statistics()["received"] == count)
+    assert drain.statistics()["overwritten"] == count - 16
+    assert int.from_bytes(drain.take()[-1][:4]) == count - 1
+
+
+def test_filter_applies_to_a_drain_and_can_change(client: Client, ends: Ends, until: Until) -> None:
+    Filter(offset=0, pattern=b"a").apply(ends.subscription)
+    drain = ends.subscription.drain()
+    ends.publication.offer(b"b1")
+    ends.publication.offer(b"a1")
+    assert drain.wait(10)
+    assert drain.take() == [b"a1"]
+    Filter(offset=0, pattern=b"b").apply(ends.subscription)
+    ends.publication.offer(b"a2")
+    ends.publication.offer(b"b2")
+    assert drain.wait(10)
+    assert drain.take() == [b"b2"]
+    assert drain.statistics()["filtered"] == 2
+
+
+def test_wait_ends_at_its_timeout_and_lets_other_threads_run(ends: Ends) -> None:
+    drain = ends.subscription.drain()
+    threading.Timer(0.1, lambda: ends.publication.offer(b"x")).start()
+    assert drain.wait(0.001) is False
+    assert drain.wait(30) is True
+
+
+def test_eventfd_is_readable_while_there_is_something_to_take(ends: Ends) -> None:
+    drain = ends.subscription.drain()
+    poller = select.poll()
+    poller.register(drain.fileno(), select.POLLIN)
+    assert poller.poll(0) == []
+    ends.publication.offer(b"1")
+    assert poller.poll(10_000)
+    ends.publication.offer(b"2")
+    while drain.waiting < 2:
+        time.sleep(0.001)
+    drain.take(1)
+    assert poller.poll(0)
+    drain.take(1)
+    assert poller.poll(0) == []
+
+
+def test_drained_subscription_is_not_polled_by_hand(ends: Ends) -> None:
+    drain = ends.subscription.drain()
+    with pytest.raises(TransportError, match="drain"):
+        ends.subscription.poll()
+    with pytest.raises(TransportError, match="has a drain already"):
+        ends.subscription.drain()
+    drain.close()
+    drain.close()
+    ends.publication.offer(b"x")
+    while not (messages := ends.subscription.poll()):
+        time.sleep(0.001)
+    assert messages == [b"x"]
+    with pytest.raises(TransportClosed):
+        drain.take()
+
+
+def test_images_are_seen_through_a_drain(client: Client, ends: Ends, until: Until) -> None:
+    drain = ends.subscription.drain()
+    other = client.add_exclusive_publication(CHANNEL, 10)
+    until(lambda: ends.subscription.image_count == 2)
+    sessions = {image.session_id for image in ends.subscription.images()}
+    assert sessions == {ends.publication.session_id, other.session_id}
+    other.close()
+    until(lambda: ends.subscription.image_count == 1)
+    assert drain.take() == []
+
+
+@pytest.mark.parametrize("first", ["drain", "subscription", "client"])
+def test_drain_ends_with_whatever_is_closed_first(client: Client, ends: Ends, first: str, until: Until) -> None:
+    threads = threading_count()
+    drain = ends.subscription.drain()
+    assert threading_count() == threads + 1
+    ends.publication.offer(b"queued")
+    until(lambda: drain.waiting)
+    {"drain": drain, "subscription": ends.subscription, "client": client}[first].close()
+    assert threading_count() <= threads
+    if first != "drain":
+        assert drain.take() == [b"queued"]
+    with pytest.raises(TransportClosed):
+        drain.take()
+    with pytest.raises(TransportClosed):
+        drain.wait(1)
+
+
+def test_waiting_thread_learns_of_the_close(client: Client, ends: Ends) -> None:
+    drain = ends.subscription.drain()
+    seen: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            drain.wait()
+        except TransportClosed as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    client.close()
+    thread.join(10)
+    assert len(seen) == 1
+
+
+def test_rejoin_keeps_the_drain(client: Client, ends: Ends, until: Until) -> None:
+    drain = ends.subscription.drain()
+    ends.publication.offer(b"before")
+    until(lambda: drain.waiting)
+    client.rejoin(ends.subscription)
+    until(lambda: ends.subscription.is_connected)
+    ends.publication.offer(b"after")
+    until(lambda: drain.waiting == 2)
+    assert drain.take() == [b"before", b"after"]
+
+
+def threading_count() -> int:
+    """Threads of this process, C's included."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
