@@ -221,14 +221,15 @@ def test_both_refuse_the_same_steps(steps: list[tuple[str, int]]) -> None:
     for step, seq in steps:
         outcomes = []
         for slots in (model, core):
-            call = {
-                "claim": lambda slots=slots: slots.claim(seq, 3),  # noqa: B023
-                "commit": lambda slots=slots: slots.commit(seq, layout),  # noqa: B023
-                "abandon": lambda slots=slots: slots.abandon(seq),  # noqa: B023
-            }[step]
             try:
-                outcomes.append(call())
+                if step == "claim":
+                    slots.claim(seq, 3)
+                elif step == "commit":
+                    slots.commit(seq, layout)
+                else:
+                    slots.abandon(seq)
+                outcomes.append("done")
             except FramepoolError as error:
-                outcomes.append((type(error), str(error)))
+                outcomes.append(f"{type(error).__name__}: {error}")
         assert outcomes[0] == outcomes[1]
     assert model.header.tobytes() == core.header.tobytes()

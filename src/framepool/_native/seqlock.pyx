@@ -722,6 +722,13 @@ cdef class RingReader(Ring):
         checked.layout = layout
         return checked
 
+    def word(self, uint32_t index):
+        """`seq_commit` of a slot, for whoever looks for the newest frame or draws the ring."""
+        self.open_()
+        if index > self.mask:
+            raise IndexError(f"slot {index} of a ring of {self.nslots}")
+        return fp_load_acquire(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES)
+
     def still(self, uint64_t seq):
         """Whether the slot still holds frame `seq`, committed: all that was read of it until now is whole."""
         self.open_()

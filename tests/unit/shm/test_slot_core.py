@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +113,15 @@ def test_large_copies_let_other_threads_run() -> None:
         thread.join()
 
 
+def test_word_shows_the_state_of_a_slot() -> None:
+    slots = CoreSlots(nslots=2)
+    slots.publish(4, IMAGE)
+    slots.claim(7, 4)
+    assert [slots.reader.word(0), slots.reader.word(1)] == [0b1001, 0b1110]
+    with pytest.raises(IndexError):
+        slots.reader.word(2)
+
+
 def test_same_layout_is_parsed_once() -> None:
     slots = CoreSlots()
     for seq in (1, 2):
@@ -139,3 +150,40 @@ def test_checked_slot_is_made_by_a_check_only() -> None:
             call(seqlock.CheckedSlot.__new__(seqlock.CheckedSlot))
         with pytest.raises(TypeError):
             call(None)
+
+
+def method(name: str) -> str:
+    """The code of a method of the core, its docstring left out."""
+    source = (Path(seqlock.__file__).parent / "seqlock.pyx").read_text()
+    (body,) = re.findall(rf"^    c?def [^\n]*\b{name}\(.*?(?=^    c?def |^@|^cdef |\Z)", source, re.M | re.S)
+    return re.sub(r'"""..*?"""', "", body, flags=re.S)
+
+
+def in_order(text: str, *parts: str) -> bool:
+    """Whether the parts stand in the text one behind the other."""
+    at = 0
+    for part in parts:
+        at = text.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+@pytest.mark.clause("W-15.3-03", "W-8.2-15")
+def test_every_access_to_the_word_is_an_ordered_atomic() -> None:
+    """A check of the code: on x86 no test can tell a release store from a plain one, on aarch64 it counts."""
+    source = (Path(seqlock.__file__).parent / "seqlock.pyx").read_text()
+    assert "atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire)" in source
+    assert "atomic_store_explicit((_Atomic uint64_t *)word, value, memory_order_release)" in source
+    assert "fp_fence_acquire(void) { atomic_thread_fence(memory_order_acquire); }" in source
+    assert "fp_fence_release(void) { atomic_thread_fence(memory_order_release); }" in source
+    assert in_order(method("begin"), "fp_store_release(", "fp_fence_release()")
+    assert in_order(method("finish"), "fp_store_release(")
+    assert in_order(method("check_header"), "fp_load_acquire(", "memcpy(", "fp_fence_acquire()", "fp_load_acquire(")
+    assert in_order(method("unchanged"), "fp_fence_acquire()", "fp_load_acquire(")
+    assert in_order(method("commit"), "self.fill_header(", "self.visibility_(", "self.finish(")
+    assert in_order(method("copy"), "memcpy(", "self.unchanged(", "memcpy(", "self.unchanged(")
+    stores = [line for line in source.splitlines() if "memcpy(self.slots" in line]
+    assert len(stores) == 1
+    assert "FP_SLOT_HEADER_SEQ_COMMIT_SIZE" in stores[0]

@@ -322,7 +322,7 @@ def test_bit_tensor_is_packed_and_comes_back(order: MajorOrder) -> None:
     layout = TensorLayout.build(Dtype.BIT, (3, 7), order=order)
     assert layout.extent == layout.nbytes == packed.size == 3
     seen = view(packed.tobytes(), 0, layout)
-    assert (seen.dtype, seen.shape) == (np.uint8, (3,))
+    assert (seen.dtype.str, seen.shape) == ("|u1", (3,))
     np.testing.assert_array_equal(unpack_bits(seen, layout), values)
 
 
