@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from framepool.errors import ConfigurationError
+from framepool.transport.settings import AeronSettings
 from framepool.wire.constants import HEADER_SLOT_BYTES, SUPERBLOCK_SIZE
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -144,7 +145,11 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The shared-memory driver."""
 
+    media_driver: Literal["embedded", "external"] = "embedded"
+    """Whether the driver runs an Aeron media driver in its own process or uses the one of `aeron.directory`."""
     shm_base_dir: str = "/dev/shm"
+    hugepages_dir: str = ""
+    """A hugetlbfs mount for streams that require hugepages; empty refuses them."""
     namespace: str = "default"
     access: Literal["private", "group"] = "private"
     group: str = ""
@@ -163,8 +168,10 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        if not self.shm_base_dir.startswith("/"):
-            raise ValueError(f"shm_base_dir {self.shm_base_dir!r} is not an absolute path")
+        for name in ("shm_base_dir", "hugepages_dir"):
+            path = getattr(self, name)
+            if path and not path.startswith("/"):
+                raise ValueError(f"{name} {path!r} is not an absolute path")
         if self.lease_expiry_ms and self.lease_expiry_ms < 2 * self.keepalive_interval_ms:
             raise ValueError("lease_expiry_ms is less than two keepalive intervals: every hiccup would end a lease")
         if self.clock == "realtime_synced" and not self.clock_error_budget_us:
@@ -176,6 +183,7 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
+    aeron: AeronSettings = msgspec.field(default_factory=AeronSettings)
     stream_ids: StreamIds = StreamIds()
     driver: DriverConfig = DriverConfig()
     profiles: dict[str, ProfileConfig] = {}
@@ -225,12 +233,12 @@ def variables() -> Iterator[tuple[str, tuple[str, ...], Any]]:
     yield from _variables(Config, ())
 
 
-def _variables(struct: type[Section], keys: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+def _variables(struct: type[msgspec.Struct], keys: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     for field in msgspec.structs.fields(struct):
         where = (*keys, field.name)
-        if isinstance(field.type, type) and issubclass(field.type, Section):
+        if isinstance(field.type, type) and issubclass(field.type, Section | AeronSettings):
             yield from _variables(field.type, where)
-        elif isinstance(field.default, str | int):
+        elif isinstance(field.default, str | int | float) or field.type is str:
             yield "FRAMEPOOL_" + "_".join(where).upper(), where, field.type
 
 

@@ -13,11 +13,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "framepool"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"wire"}),
-    frozenset({"clock", "config"}),
+    frozenset({"clock"}),
     frozenset({"shm"}),
     frozenset({"_native"}),
     frozenset({"transport"}),
-    frozenset({"agent"}),
+    frozenset({"agent", "config"}),
     frozenset({"driver", "client", "discovery", "bridge", "service", "supervisor", "recorder"}),
     frozenset({"spark", "console", "testing"}),
     frozenset({"framepool"}),
@@ -26,7 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 """From the ground up. A room imports from floors below its own; on one floor nobody imports a neighbour.
 `framepool` is the package itself, its public names."""
 
-WITHOUT_AERON = frozenset({"errors", "wire", "clock", "config", "shm"})
+WITHOUT_AERON = frozenset({"errors", "wire", "clock", "shm"})
 
 
 def room_of(module: str) -> str:

@@ -38,12 +38,13 @@ class LeaseRefused(Exception):
 
 
 class Lease(msgspec.Struct, gc=False):
-    """One client's right to one stream in one role."""
+    """One client's right to one stream in one role; `epoch` is the one it was granted for."""
 
     lease_id: int
     stream_id: int
     client_id: int
     role: Role
+    epoch: int
     attached_ns: int
     expiry_ns: int | None
     keepalive_ns: int
@@ -92,12 +93,12 @@ class LeaseTable:
             holder = self._active[self._producers[stream_id]]
             raise LeaseRefused(f"stream {stream_id} has a producer already: client {holder.client_id}")
 
-    def grant(self, stream_id: int, client_id: int, role: Role, now_ns: int) -> Lease:
+    def grant(self, stream_id: int, client_id: int, role: Role, now_ns: int, epoch: int = 0) -> Lease:
         """A new lease, or `LeaseRefused`; an older lease stays as it was (Driver 4.8, 5)."""
         self.refuse_if_taken(stream_id, client_id, role)
         self._next_id += 1
         expiry_ns = None if self._lifetime_ns is None else now_ns + self._lifetime_ns
-        lease = Lease(self._next_id, stream_id, client_id, role, now_ns, expiry_ns, now_ns)
+        lease = Lease(self._next_id, stream_id, client_id, role, epoch, now_ns, expiry_ns, now_ns)
         self._active[lease.lease_id] = lease
         self._by_client[client_id] = lease.lease_id
         if role is Role.PRODUCER:

@@ -117,7 +117,8 @@ class Authority:
             return
         if creating:
             self.streams[stream.stream_id] = stream
-        lease = self.leases.grant(stream.stream_id, request.client_id, request.role, self._clock.monotonic_ns())
+        now = self._clock.monotonic_ns()
+        lease = self.leases.grant(stream.stream_id, request.client_id, request.role, now, layout.epoch)
         self.counts["attach OK"] += 1
         self._publish(_granted(request.correlation_id, lease, layout))
         if layout is not before:

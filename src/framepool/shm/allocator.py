@@ -13,24 +13,27 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from framepool.errors import AllocationError, ConfigurationError, HugepagesRequired, RegionError
+from framepool.errors import AllocationError, ConfigurationError, HugepagesRequired, RegionError, SuperblockError
 from framepool.shm.epochs import epoch_name, finished_epoch, next_epoch, unfinished_epoch, unfinished_name
 from framepool.shm.layout import PoolLayout, StreamLayout
 from framepool.shm.nofollow import DIRECTORY, Filesystem, closing_fd, filesystem, open_beneath, open_directory
 from framepool.shm.paths import backing_size
-from framepool.shm.superblock import pool_superblock, ring_superblock
+from framepool.shm.superblock import pool_superblock, read_superblock, ring_superblock
 from framepool.shm.tree import Tree
 from framepool.shm.uri import RegionUri
 from framepool.wire._generated.control_900 import ShmRegionSuperblock
 from framepool.wire.constants import HEADER_SLOT_BYTES, LAYOUT_VERSION, SUPERBLOCK_SIZE
 
 HEADER_FILE: Final = "header.ring"
+LOCK_FILE: Final = ".driver.lock"
+_STREAM: Final = re.compile(r"[1-9][0-9]{0,9}")
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM})
 
 
@@ -97,6 +100,39 @@ class Allocator:
             raise self._refusal(layout, needed, error) from error
         return layout
 
+    def streams(self) -> list[int]:
+        """The streams that ever had an epoch here, in order."""
+        found: list[int] = []
+        with _explained(f"{self.directory}: cannot be read"), self._tree.open_namespace() as namespace:
+            found += sorted(int(name) for name in os.listdir(namespace) if _STREAM.fullmatch(name))
+        return found
+
+    def epochs(self, stream_id: int) -> list[int]:
+        """The finished epochs of a stream whose directories are there, in order."""
+        found: list[int] = []
+        with (
+            _explained(f"stream {stream_id}: its directory cannot be read"),
+            self._tree.open_stream(stream_id) as stream,
+        ):
+            found += _finished(stream)
+        return found
+
+    def read_superblock(self, stream_id: int, epoch: int) -> ShmRegionSuperblock | None:
+        """The superblock of an epoch's header ring, or None where there is none that can be read."""
+        with (
+            contextlib.suppress(OSError, SuperblockError),
+            self._tree.open_stream(stream_id) as stream,
+            closing_fd(open_beneath(stream, [epoch_name(epoch), HEADER_FILE], os.O_RDONLY | os.O_NONBLOCK)) as fd,
+        ):
+            return read_superblock(fd)
+        return None
+
+    def lock(self) -> NamespaceLock:
+        """Takes this namespace for one driver; AllocationError while another holds it."""
+        with _explained(f"{self.directory}: cannot be made"), self._tree.open_namespace(create=True) as namespace:
+            return NamespaceLock(self.directory, namespace)
+        raise AllocationError(f"{self.directory}: cannot be made")
+
     def next_epoch(self, stream_id: int, wall_clock: Callable[[], float] = time.time) -> int:
         """The epoch to create next; see `epochs.next_epoch`."""
         with _explained(f"stream {stream_id}: its directory cannot be read"):
@@ -115,8 +151,7 @@ class Allocator:
             _explained(f"stream {stream_id}: epoch {epoch} cannot be removed"),
             self._tree.open_stream(stream_id) as stream,
         ):
-            found = [number for name in os.listdir(stream) if (number := finished_epoch(name)) is not None]
-            if epoch < max(found, default=epoch):
+            if epoch < max(_finished(stream), default=epoch):
                 shutil.rmtree(epoch_name(epoch), dir_fd=stream)
                 return
             with closing_fd(open_beneath(stream, [epoch_name(epoch)], DIRECTORY)) as directory:
@@ -235,6 +270,25 @@ class Allocator:
         return AllocationError(f"{epoch}: cannot be made in {self.directory}: {error}")
 
 
+class NamespaceLock:
+    """A namespace kept to one driver (Driver 2.1). It goes with its holder, killed or not."""
+
+    def __init__(self, path: str, namespace: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        self._fd: int | None = os.open(LOCK_FILE, flags, 0o600, dir_fd=namespace)
+        if not _lock(self._fd):
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            self.release()
+            raise AllocationError(f"{path}: belongs to a running driver, process {holder}; use it or another namespace")
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
     """What is not there needs no removing; any other failure of the system is an AllocationError."""
@@ -252,10 +306,14 @@ def _require_absent(directory: int, name: str) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
 
 
-def _lock(directory: int) -> bool:
-    """Takes the lock that says an epoch is being made; it goes with its holder, killed or not."""
+def _finished(stream: int) -> list[int]:
+    return sorted(number for name in os.listdir(stream) if (number := finished_epoch(name)) is not None)
+
+
+def _lock(fd: int) -> bool:
+    """Takes an exclusive lock if it is free; it goes with its holder, killed or not."""
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

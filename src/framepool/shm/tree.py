@@ -54,14 +54,21 @@ class Tree:
         """The directory of the namespace."""
         return f"{self.base_dir.rstrip('/')}/{self.user_directory}/{self.namespace}"
 
-    @contextlib.contextmanager
-    def open_stream(self, stream_id: int, *, create: bool = False) -> Iterator[int]:
+    def open_stream(self, stream_id: int, *, create: bool = False) -> contextlib.AbstractContextManager[int]:
         """The open directory of a stream. If the block fails, directories made for it are removed again."""
+        return self._open(str(stream_id), create=create)
+
+    def open_namespace(self, *, create: bool = False) -> contextlib.AbstractContextManager[int]:
+        """The open directory of the namespace, likewise."""
+        return self._open(create=create)
+
+    @contextlib.contextmanager
+    def _open(self, *below: str, create: bool) -> Iterator[int]:
         with contextlib.ExitStack() as held:
             made: list[tuple[int, str]] = []
             try:
                 directory = held.enter_context(closing_fd(open_directory(self.base_dir)))
-                for name in (self.user_directory, self.namespace, str(stream_id)):
+                for name in (self.user_directory, self.namespace, *below):
                     if create and self._make_directory(directory, name):
                         made.append((directory, name))
                     directory = held.enter_context(closing_fd(open_beneath(directory, [name], DIRECTORY)))

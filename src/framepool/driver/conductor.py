@@ -1,0 +1,171 @@
+"""The driver as an agent: the control stream in, decisions by `Authority`, answers and announces out (Driver 4.5, 8).
+
+It reads a bounded number of requests a cycle, so that a storm of them cannot hold up announces and expiries, and
+keeps what Aeron does not take at once in a bounded outbox. Input that is not for the driver is counted; a request
+that can be recognised but not read is answered with the code that says why (Driver 4.6).
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections import Counter, deque
+from collections.abc import Buffer
+
+from framepool.agent import AgentTerminated, Timers
+from framepool.clock import NANOS_PER_MILLI, Clock
+from framepool.config import Config
+from framepool.driver.streams import Authority, Regions
+from framepool.errors import MediaDriverLost, TransportError
+from framepool.transport import channel
+from framepool.transport.aeron import Client, Outcome, Publication
+from framepool.wire._generated import control_900 as control
+from framepool.wire._generated.driver_901 import (
+    ResponseCode,
+    ShmAttachRequest,
+    ShmAttachResponse,
+    ShmDetachRequest,
+    ShmDetachResponse,
+    ShmDriverShutdownRequest,
+    ShmLeaseKeepalive,
+    ShutdownReason,
+)
+from framepool.wire.dispatch import Dispatcher, Drop
+from framepool.wire.message import Message
+from framepool.wire.salvage import salvage
+
+log = logging.getLogger(__name__)
+
+REQUESTS_PER_CYCLE = 64
+OUTBOX = 4096
+ANSWERS: dict[type[Message], type[ShmAttachResponse] | type[ShmDetachResponse]] = {
+    ShmAttachRequest: ShmAttachResponse,
+    ShmDetachRequest: ShmDetachResponse,
+}
+
+
+class Conductor:
+    """Serves the control stream of one driver."""
+
+    role = "shm driver"
+
+    def __init__(self, config: Config, client: Client, regions: Regions, clock: Clock) -> None:
+        self._config = config
+        self._client = client
+        self._clock = clock
+        self._timers = Timers(clock)
+        self._outbox: deque[tuple[Publication, bytes]] = deque()
+        self._lost = False
+        self.counts: Counter[str] = Counter()
+        self.authority = Authority(config, regions, clock, self.publish)
+        self._dispatch = Dispatcher()
+        self._dispatch.on(ShmAttachRequest, self.authority.attach)
+        self._dispatch.on(ShmLeaseKeepalive, self.authority.keepalive)
+        self._dispatch.on(ShmDetachRequest, self.authority.detach)
+        self._dispatch.on(ShmDriverShutdownRequest, self._on_shutdown_request)
+
+    def on_start(self) -> None:
+        ids = self._config.stream_ids
+        self._requests = self._client.add_subscription(channel.control(), ids.control)
+        self._control = self._client.add_publication(channel.control(), ids.control)
+        self._announces = self._client.add_publication(channel.control(), ids.announce)
+        self.authority.provision()
+        period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
+        self._timers.every(period_ns, self._announce, first_ns=0)
+
+    def do_work(self) -> int:
+        try:
+            if self._lost:
+                return self._come_back()
+            work = self._flush()
+            for message in self._requests.poll(REQUESTS_PER_CYCLE):
+                self.receive(message)
+                work += 1
+            return work + self.authority.expire() + self._timers.poll()
+        except MediaDriverLost as error:
+            log.error("media driver lost, waiting for it: %s", error)
+            self._lost = True
+            return 0
+
+    def on_close(self) -> None:
+        """Says goodbye as far as somebody listens (Driver 4.12)."""
+        self.authority.shut_down(ShutdownReason.NORMAL)
+        try:
+            self._flush()
+        except TransportError as error:
+            log.info("nobody could be told of the shutdown: %s", error)
+
+    def receive(self, message: Buffer) -> None:
+        """One message of the control stream, whoever sent it."""
+        dropped = self._dispatch(message)
+        if dropped is None or dropped in {Drop.UNHANDLED, Drop.SCHEMA}:
+            return
+        refused = salvage(message, tuple(ANSWERS))
+        if refused is None:
+            return
+        unsupported = dropped is not Drop.MALFORMED or refused.field == "publishMode"
+        code = ResponseCode.UNSUPPORTED if unsupported else ResponseCode.INVALID_PARAMS
+        self.counts[f"unreadable {code.name}"] += 1
+        answer = ANSWERS[refused.message]
+        self.publish(answer(correlation_id=refused.correlation_id, code=code, error_message=refused.reason))
+
+    def publish(self, message: Message) -> None:
+        """Sends a message, or keeps it for the next cycle; when too many wait, the oldest go."""
+        to = self._announces if isinstance(message, control.ShmPoolAnnounce) else self._control
+        self._outbox.append((to, message.encode()))
+        if len(self._outbox) > OUTBOX:
+            self._outbox.popleft()
+            self.counts["outbox overruns"] += 1
+        self._flush()
+
+    def statistics(self) -> dict[str, int]:
+        """Counts of everything that was asked, answered, announced and dropped."""
+        return {**self.authority.counts, **self.counts, **self._dispatch.statistics()}
+
+    def _flush(self) -> int:
+        sent = 0
+        while self._outbox:
+            publication, data = self._outbox[0]
+            outcome = publication.offer(data)
+            if outcome == Outcome.BACK_PRESSURED:
+                break
+            if outcome < 0 and outcome != Outcome.NOT_CONNECTED:
+                self.counts[f"send {Outcome(outcome).name}"] += 1
+            self._outbox.popleft()
+            sent += 1
+        return sent
+
+    def _announce(self) -> None:
+        self.authority.provision()
+        self.authority.announce_all()
+
+    def _come_back(self) -> int:
+        """After the media driver was lost: leases go on expiring, and what is announced first is the truth."""
+        self.authority.expire()
+        if not self._client.try_reconnect():
+            return 0
+        log.info("media driver is back")
+        self._lost = False
+        self.counts["reconnects"] += 1
+        self._outbox.clear()
+        self._announce()
+        return 1
+
+    def _on_shutdown_request(self, request: ShmDriverShutdownRequest) -> None:
+        """Ends the driver if the token is the configured one; anything else changes nothing (Driver 4.12)."""
+        token = self._config.driver.shutdown_token
+        allowed = bool(token) and hmac.compare_digest(token.encode(), request.token.encode())
+        code = control.ResponseCode.OK if allowed else control.ResponseCode.REJECTED
+        self.publish(
+            control.ControlResponse(
+                correlation_id=request.correlation_id,
+                code=code,
+                error_message="" if allowed else "not authorised to shut the driver down",
+            )
+        )
+        if not allowed:
+            self.counts["shutdown REJECTED"] += 1
+            log.warning("a shutdown request with a wrong token was refused")
+            return
+        log.info("shutting down by request: %s", request.error_message)
+        raise AgentTerminated

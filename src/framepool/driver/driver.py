@@ -1,0 +1,104 @@
+"""A whole driver in one object: media driver, Aeron client, files, conductor and housekeeping (Driver 2.1).
+
+Embedded in a program it runs on a thread of its own; `framepool driver` runs the same object in the foreground.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+from typing import Any, Self
+
+from framepool.agent import CompositeAgent, Runner, Sleeping, State
+from framepool.clock import Clock, MonotonicClock, RealtimeSyncedClock
+from framepool.config import Config, DriverConfig
+from framepool.driver.conductor import Conductor
+from framepool.driver.janitor import Janitor
+from framepool.driver.regions import DriverRegions
+from framepool.driver.status import StatusWriter, describe
+from framepool.errors import ConfigurationError
+from framepool.shm.allocator import Allocator
+from framepool.transport.aeron import Client
+from framepool.transport.media_driver import MediaDriver
+
+
+class ShmDriver:
+    """The one authority over the streams of a namespace, from `start` to `close`."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.clock = make_clock(self.config.driver)
+        self._opened = contextlib.ExitStack()
+        with contextlib.ExitStack() as undo:
+            allocator = make_allocator(self.config.driver)
+            huge = make_allocator(self.config.driver, hugepages=True) if self.config.driver.hugepages_dir else None
+            undo.callback(allocator.lock().release)
+            if self.config.driver.media_driver == "embedded":
+                undo.enter_context(MediaDriver(self.config.aeron))
+            client = undo.enter_context(Client.connect(self.config.aeron, name="framepool driver"))
+            self.regions = DriverRegions(
+                allocator, self.clock, huge_allocator=huge, max_bytes=self.config.driver.limits.max_bytes
+            )
+            undo.callback(self.regions.close)
+            self.conductor = Conductor(self.config, client, self.regions, self.clock)
+            authority = self.conductor.authority
+            self._runner = Runner(
+                CompositeAgent(
+                    self.conductor,
+                    Janitor(authority, [allocator] + ([huge] if huge else []), self.clock),
+                    StatusWriter(allocator, client, self.clock, authority, self.statistics),
+                ),
+                idle=Sleeping(),
+            )
+            self._opened = undo.pop_all()
+
+    def start(self) -> Self:
+        """Begins to serve on a thread of its own."""
+        self._runner.start()
+        return self
+
+    @property
+    def running(self) -> bool:
+        return self._runner.state is not State.CLOSED
+
+    def statistics(self) -> dict[str, Any]:
+        """Streams, epochs, leases, intervals and counts."""
+        return describe(self.conductor.authority, self.config, self.clock, self.conductor.statistics())
+
+    def close(self) -> None:
+        """Tells the clients, ends the threads and lets go of the namespace; its files stay, for the epochs' sake."""
+        try:
+            self._runner.close()
+        finally:
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def make_clock(driver: DriverConfig) -> Clock:
+    """The clock that the announces declare."""
+    if driver.clock == "realtime_synced":
+        return RealtimeSyncedClock(driver.clock_error_budget_us * 1_000)
+    return MonotonicClock()
+
+
+def make_allocator(driver: DriverConfig, *, hugepages: bool = False) -> Allocator:
+    """The maker of files that the configuration describes."""
+    group = None
+    if driver.access == "group":
+        try:
+            group = grp.getgrnam(driver.group).gr_gid
+        except KeyError:
+            raise ConfigurationError(f"driver.group {driver.group!r}: no such group") from None
+    return Allocator(
+        driver.hugepages_dir if hugepages else driver.shm_base_dir,
+        driver.namespace,
+        group=group,
+        require_hugepages=hugepages,
+        prefault=driver.prefault,
+        sync=False,
+    )

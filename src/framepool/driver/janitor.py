@@ -1,0 +1,137 @@
+"""Who cleans up: superseded epochs of a running driver, and what dead ones left (Wire 15.21a.7; Driver 4.1).
+
+An epoch goes when nobody can want it any more. Its directory is reached by descriptors only, so no link leads the
+janitor elsewhere, and the newest directory of a stream stays, emptied, because it keeps the count (`decisions.md`
+#33). Files that somebody still has mapped stay in memory until they let go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
+
+from framepool.agent import Timers
+from framepool.clock import NANOS_PER_SECOND, Clock
+from framepool.driver.streams import Authority
+from framepool.errors import AllocationError, FramepoolError
+from framepool.shm.allocator import Allocator
+from framepool.shm.tree import effective_user
+from framepool.wire._generated.control_900 import ShmRegionSuperblock
+
+SWEEP_PERIOD_NS = 2 * NANOS_PER_SECOND
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """An epoch that was, or would be, removed."""
+
+    directory: str
+    stream_id: int
+    epoch: int
+    reason: str
+
+
+class Janitor:
+    """The agent that keeps a running driver's own streams to two epochs each, but for what leases name."""
+
+    role = "janitor"
+
+    def __init__(self, authority: Authority, allocators: Sequence[Allocator], clock: Clock) -> None:
+        self._authority = authority
+        self._allocators = allocators
+        self._timers = Timers(clock)
+        self.removed = 0
+
+    def on_start(self) -> None:
+        self._timers.every(SWEEP_PERIOD_NS, self.sweep)
+
+    def do_work(self) -> int:
+        return self._timers.poll()
+
+    def on_close(self) -> None:
+        pass
+
+    def sweep(self) -> None:
+        """Removes what is superseded of every stream."""
+        leased: dict[int, set[int]] = defaultdict(set)
+        for lease in self._authority.leases:
+            leased[lease.stream_id].add(lease.epoch)
+        for stream_id, stream in self._authority.streams.items():
+            if stream.layout is None:
+                continue
+            for allocator in self._allocators:
+                self.removed += len(sweep_own(allocator, stream_id, stream.layout.epoch, leased[stream_id]))
+
+
+def superseded(allocator: Allocator, stream_id: int, current: int, leased: Collection[int]) -> list[int]:
+    """The epochs of a running driver's own stream that are older than the previous one and that no lease names."""
+    older = [epoch for epoch in allocator.epochs(stream_id) if epoch < current]
+    return [epoch for epoch in older[:-1] if epoch not in leased]
+
+
+def sweep_own(allocator: Allocator, stream_id: int, current: int, leased: Collection[int]) -> list[Removal]:
+    """Removes what `superseded` names."""
+    removed = []
+    for epoch in superseded(allocator, stream_id, current, leased):
+        allocator.remove_epoch(stream_id, epoch)
+        removed.append(Removal(allocator.directory, stream_id, epoch, "superseded"))
+    return removed
+
+
+def abandoned(base_dir: str, clock: Clock, freshness_ns: int) -> Iterator[tuple[Allocator, Removal]]:
+    """Epochs below a base that no running process keeps: no driver holds the namespace, the activity is stale and
+    the process that made them is dead. Only this user's namespaces are looked at."""
+    for allocator in namespaces(base_dir):
+        try:
+            lock = allocator.lock()
+        except AllocationError:
+            continue  # its driver lives
+        try:
+            for stream_id in allocator.streams():
+                for epoch in allocator.epochs(stream_id):
+                    block = allocator.read_superblock(stream_id, epoch)
+                    if block is not None and is_dead(block, clock, freshness_ns):
+                        reason = f"made by process {block.pid}, which is gone"
+                        yield allocator, Removal(allocator.directory, stream_id, epoch, reason)
+        finally:
+            lock.release()
+
+
+def is_dead(block: ShmRegionSuperblock, clock: Clock, freshness_ns: int) -> bool:
+    """Stale by either clock, because a superblock does not say which one stamped it, and of a process that is gone."""
+    ages = (
+        clock.monotonic_ns() - block.activity_timestamp_ns,
+        clock.wall_seconds() * NANOS_PER_SECOND - block.activity_timestamp_ns,
+    )
+    fresh = any(0 <= age <= freshness_ns for age in ages)
+    return not fresh and not process_lives(block.pid)
+
+
+def process_lives(pid: int) -> bool:
+    """Whether a process of this id exists; one that we may not signal does."""
+    if not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def namespaces(base_dir: str) -> Iterator[Allocator]:
+    """The namespaces of this user below a base."""
+    user = effective_user()
+    directory = f"{base_dir}/tensorpool-{user}"
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return
+    for name in names:
+        try:
+            yield Allocator(base_dir, name, user=user, sync=False)
+        except FramepoolError:
+            continue  # no namespace of ours bears such a name

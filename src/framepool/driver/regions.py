@@ -1,0 +1,87 @@
+"""The driver's files: epochs made, checked, stamped and given up (Driver 3, 9; `decisions.md` #33, #34).
+
+This is the `Regions` of `streams.Authority` on a real filesystem. The current epoch of each stream is mapped, so that
+its activity can be stamped; what is superseded stays on disk until the janitor takes it.
+"""
+
+from __future__ import annotations
+
+from framepool.clock import Clock
+from framepool.config import ProfileConfig
+from framepool.errors import AllocationError, RegionError
+from framepool.shm.allocator import Allocator
+from framepool.shm.layout import StreamLayout
+from framepool.shm.paths import AllowedDirectories
+from framepool.shm.region import MappedStream, map_stream
+
+
+class DriverRegions:
+    """The epochs of one namespace, and of a second one on hugetlbfs where there is one."""
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        clock: Clock,
+        *,
+        huge_allocator: Allocator | None = None,
+        max_bytes: int = 0,
+    ) -> None:
+        self._allocator = allocator
+        self._huge_allocator = huge_allocator
+        self._clock = clock
+        self._max_bytes = max_bytes
+        bases = [allocator.base_dir] + ([huge_allocator.base_dir] if huge_allocator else [])
+        self._allowed = AllowedDirectories(bases)
+        self._mapped: dict[tuple[int, int], MappedStream] = {}
+
+    @property
+    def hugepages(self) -> bool:
+        return self._huge_allocator is not None
+
+    @property
+    def mapped_bytes(self) -> int:
+        """What the current epochs occupy together."""
+        return sum(stream.layout.total_bytes for stream in self._mapped.values())
+
+    def create(self, stream_id: int, profile: ProfileConfig, *, hugepages: bool) -> StreamLayout:
+        allocator = self._huge_allocator if hugepages else self._allocator
+        if allocator is None:
+            raise AllocationError("hugepages were asked for and there is no hugetlbfs to use")
+        if self._max_bytes and self.mapped_bytes + profile.epoch_bytes > self._max_bytes:
+            raise AllocationError(
+                f"stream {stream_id}: the limit of {self._max_bytes} bytes for all streams is reached"
+            )
+        allocator.remove_unfinished(stream_id)
+        layout = allocator.create(
+            stream_id,
+            self._next_epoch(stream_id),
+            nslots=profile.nslots,
+            strides={pool.pool_id: pool.stride_bytes for pool in profile.pools},
+            timestamp_ns=self._clock.timestamp_ns(),
+        )
+        try:
+            self._mapped[stream_id, layout.epoch] = map_stream(layout, self._allowed, writable=True)
+        except RegionError:
+            allocator.remove_epoch(stream_id, layout.epoch)
+            raise
+        return layout
+
+    def validate(self, layout: StreamLayout) -> None:
+        self._mapped[layout.stream_id, layout.epoch].recheck()
+
+    def refresh(self, layout: StreamLayout, timestamp_ns: int) -> None:
+        self._mapped[layout.stream_id, layout.epoch].refresh_activity(timestamp_ns)
+
+    def retire(self, layout: StreamLayout) -> None:
+        self._mapped.pop((layout.stream_id, layout.epoch)).close()
+
+    def close(self) -> None:
+        """Lets go of every mapping; the files stay."""
+        for stream in self._mapped.values():
+            stream.close()
+        self._mapped.clear()
+
+    def _next_epoch(self, stream_id: int) -> int:
+        """Higher than on either filesystem: a stream has one count, wherever its epochs lie."""
+        allocators = [self._allocator] + ([self._huge_allocator] if self._huge_allocator else [])
+        return max(allocator.next_epoch(stream_id, self._clock.wall_seconds) for allocator in allocators)

@@ -1,0 +1,145 @@
+"""What a running driver says of itself: a document beside its streams, renewed each second, and Aeron counters.
+
+`framepool status` reads the document from another process. It is replaced by rename, so that a reader sees a whole
+one, and it lies in the directory of the namespace, so that whoever may map the streams may read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from framepool.agent import Timers
+from framepool.clock import NANOS_PER_SECOND, Clock
+from framepool.config import Config
+from framepool.driver.streams import Authority
+from framepool.errors import FramepoolError
+from framepool.shm.allocator import Allocator
+from framepool.transport.aeron import Client, Counter
+from framepool.wire._generated.driver_901 import ResponseCode, Role
+
+STATUS_FILE = ".driver.status.json"
+COUNTER_TYPES = {"leases": 2101, "streams": 2102, "epochs": 2103, "announces": 2104, "rejected": 2105}
+
+
+class StatusUnavailable(FramepoolError):
+    """No driver has left a status here."""
+
+
+def describe(authority: Authority, config: Config, clock: Clock, counts: Mapping[str, int]) -> dict[str, Any]:
+    """The whole state of a driver as plain values."""
+    now = clock.monotonic_ns()
+    leases = [
+        {
+            "lease_id": lease.lease_id,
+            "stream_id": lease.stream_id,
+            "client_id": lease.client_id,
+            "role": lease.role.name,
+            "state": lease.state.name,
+            "age_s": (now - lease.attached_ns) / NANOS_PER_SECOND,
+            "expires_in_s": None if lease.expiry_ns is None else (lease.expiry_ns - now) / NANOS_PER_SECOND,
+        }
+        for lease in authority.leases
+    ]
+    streams = []
+    for stream in authority.streams.values():
+        producer = authority.leases.producer_of(stream.stream_id)
+        layout = stream.layout
+        streams.append(
+            {
+                "stream_id": stream.stream_id,
+                "epoch": None if layout is None else layout.epoch,
+                "bytes": 0 if layout is None else layout.total_bytes,
+                "nslots": stream.profile.nslots,
+                "strides": [pool.stride_bytes for pool in stream.profile.pools],
+                "producer": None if producer is None else producer.client_id,
+                "consumers": sum(
+                    lease.stream_id == stream.stream_id and lease.role is Role.CONSUMER for lease in authority.leases
+                ),
+            }
+        )
+    return {
+        "pid": os.getpid(),
+        "monotonic_ns": now,
+        "namespace": config.driver.namespace,
+        "aeron_directory": config.aeron.directory,
+        "keepalive_interval_ms": config.driver.keepalive_interval_ms,
+        "lease_expiry_ms": config.driver.lease_expiry_ms,
+        "announce_period_ms": config.driver.announce_period_ms,
+        "streams": streams,
+        "leases": leases,
+        "counts": dict(sorted(counts.items())),
+    }
+
+
+def read_status(allocator: Allocator) -> dict[str, Any]:
+    """The last status that a driver of this namespace wrote; it may have died since, its pid tells."""
+    try:
+        with open(f"{allocator.directory}/{STATUS_FILE}", "rb") as file:
+            status: dict[str, Any] = msgspec.json.decode(file.read())
+    except FileNotFoundError:
+        raise StatusUnavailable(f"no driver has run in {allocator.directory}; start one: framepool driver") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise StatusUnavailable(f"{allocator.directory}/{STATUS_FILE}: {error}") from error
+    return status
+
+
+class StatusWriter:
+    """The agent that renews the document and the counters."""
+
+    role = "status"
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        client: Client,
+        clock: Clock,
+        authority: Authority,
+        describe_now: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._allocator = allocator
+        self._client = client
+        self._timers = Timers(clock)
+        self._authority = authority
+        self._describe = describe_now
+        self._counters: dict[str, Counter] = {}
+
+    def on_start(self) -> None:
+        for name, type_id in COUNTER_TYPES.items():
+            self._counters[name] = self._client.add_counter(type_id, f"framepool driver {name}")
+        self._timers.every(NANOS_PER_SECOND, self.write, first_ns=0)
+
+    def do_work(self) -> int:
+        return self._timers.poll()
+
+    def on_close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self._allocator.directory}/{STATUS_FILE}")
+
+    def write(self) -> None:
+        document = msgspec.json.encode(self._describe())
+        path = f"{self._allocator.directory}/{STATUS_FILE}"
+        with open(f"{path}.tmp", "wb", opener=_private) as file:
+            file.write(document)
+        os.replace(f"{path}.tmp", path)
+        self._count()
+
+    def _count(self) -> None:
+        counts = self._authority.counts
+        values = {
+            "leases": len(self._authority.leases),
+            "streams": len(self._authority.streams),
+            "epochs": counts["epochs"],
+            "announces": counts["announces"],
+            "rejected": sum(counts[f"attach {code.name}"] for code in ResponseCode if code is not ResponseCode.OK),
+        }
+        for name, value in values.items():
+            self._counters[name].set(value)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
