@@ -1,9 +1,9 @@
 """What is shared: files, the regions mapped from them, and the slots inside (Wire 3 to 9, 15.21a, 15.22).
 
-The way of a region: `uri` reads its name, `paths` opens the file it names or refuses, `superblock` compares
-what the file says of itself with the announce, `region` maps it. `layout` holds the announced numbers,
-`tree`, `allocator` and `epochs` make the files. `ring`, `pool` and `tensor` are what is inside. Nothing here knows
-of Aeron.
+The way of a region: `uri` reads its name, `paths` opens the file it names or refuses, `superblock` compares what
+the file says of itself with the announce, `region` maps it. `layout` holds the announced numbers, `tree`,
+`allocator` and `epochs` make the files. `ring`, `pool` and `tensor` are what is inside. Nothing here knows of
+Aeron.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Making and removing the files of an epoch (Wire 15.14; `design.md`, "Safety of shared memory").
 
 An epoch appears whole or not at all: its directory is made under a hidden name, the space is reserved, the
-superblocks are written, and only then it gets its name. A name is never used twice, a file never shrinks.
-All work goes through descriptors of directories, so that no link planted on the way leads elsewhere. Where the
-directories are and whose is for `tree`, the number of the next epoch for `epochs`.
+superblocks are written, and only then it gets its name. A name is never used twice, a file never shrinks. All work
+goes through descriptors of directories, so that no link planted on the way leads elsewhere. Where the directories
+are and whose is for `tree`, the number of the next epoch for `epochs`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ def pool_file(pool_id: int) -> str:
 class Allocator:
     """Makes epochs below ``<base_dir>/tensorpool-<user>/<namespace>/``.
 
-    Private by default (directories 0700, files 0600); with `group` they belong to that gid and its members
-    may write (2770, 0660), and so truncate: that group is trusted. The umask has no say.
-    `require_hugepages` demands a base on hugetlbfs and announces it in the URIs. `prefault` touches every
-    page at once, `sync` calls fsync.
+    Private by default (directories 0700, files 0600); with `group` they belong to that gid and its members may
+    write (2770, 0660), and so truncate: that group is trusted. The umask has no say. `require_hugepages` demands a
+    base on hugetlbfs and announces it in the URIs. `prefault` touches every page at once, `sync` calls fsync.
     """
 
     def __init__(
@@ -83,8 +82,8 @@ class Allocator:
     ) -> StreamLayout:
         """Makes the files of an epoch, pools by id with their stride, and gives the layout to announce.
 
-        AllocationError leaves nothing behind: no space, no permission, numbers that no layout can have, or
-        an epoch that exists already, made or half-made.
+        AllocationError leaves nothing behind: no space, no permission, numbers that no layout can have, or an epoch
+        that exists already, made or half-made.
         """
         layout = self._layout(stream_id, epoch, nslots, strides)
         ring = ring_superblock(layout, pid=os.getpid(), timestamp_ns=timestamp_ns)

@@ -1,8 +1,8 @@
 """The number of the next epoch, from what earlier ones left on disk (decisions.md #33).
 
-An epoch must rise over every restart (Wire 15.2), and the only store is the tree of Wire 15.21a.3 itself:
-the names below ``<stream_id>/``, finished or not, and the superblocks in them. Only with nothing there the
-wall-clock second is taken, so that epochs rise over a reboot that emptied the tmpfs too.
+An epoch must rise over every restart (Wire 15.2), and the only store is the tree of Wire 15.21a.3 itself: the names
+below ``<stream_id>/``, finished or not, and the superblocks in them. Only with nothing there the wall-clock second
+is taken, so that epochs rise over a reboot that emptied the tmpfs too.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def _epoch(name: str, state: str) -> int | None:
 
 
 def next_epoch(stream: int | None, stream_id: int, wall_clock: Callable[[], float] = time.time) -> int:
-    """One more than every epoch found in the open directory `stream`; None stands for a directory not made
-    yet.
+    """One more than every epoch found in the open directory `stream`; None stands for a directory not made yet.
 
     What cannot be read raises AllocationError: a number that was used before is worse than none.
     """

@@ -1,9 +1,7 @@
-"""The numbers of a stream's regions: how many slots, how large, in which files (Wire 3, 9, 10.1.1, 15.5,
-15.22).
+"""The numbers of a stream's regions: how many slots, how large, in which files (Wire 3, 9, 10.1.1, 15.5, 15.22).
 
-Frozen values, made from an announce (or an attach response, which carries the same fields) by a consumer
-and by the allocator for a producer. `validate` holds the rules that need no file; everything about files is
-elsewhere.
+Frozen values, made from an announce (or an attach response, which carries the same fields) by a consumer and by the
+allocator for a producer. `validate` holds the rules that need no file; everything about files is elsewhere.
 """
 
 from __future__ import annotations

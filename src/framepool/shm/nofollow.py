@@ -1,8 +1,8 @@
 """Opening below a directory without ever passing a symbolic link, and asking which filesystem answered.
 
-`openat2` does it in one system call where the kernel has it; elsewhere each component is opened by itself
-with O_NOFOLLOW. Both give the same descriptors and the same errno. `paths`, `allocator` and `epochs` build
-on this; nothing else in the package opens a region file or its directories.
+`openat2` does it in one system call where the kernel has it; elsewhere each component is opened by itself with
+O_NOFOLLOW. Both give the same descriptors and the same errno. `paths`, `allocator` and `epochs` build on this;
+nothing else in the package opens a region file or its directories.
 """
 
 from __future__ import annotations
@@ -150,8 +150,7 @@ def opener() -> Callable[[int, Sequence[str], int], int]:
 
 
 def open_beneath(directory: int, components: Sequence[str], flags: int) -> int:
-    """Opens `components` below the open `directory`. A link anywhere is ELOOP; the caller closes the
-    descriptor.
+    """Opens `components` below the open `directory`. A link anywhere is ELOOP; the caller closes the descriptor.
 
     Components are names: neither empty nor ``.`` nor ``..`` nor with a slash inside.
     """

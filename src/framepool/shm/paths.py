@@ -1,8 +1,8 @@
 """Which files may be mapped: containment in allowed directories, and the checks before and after the open.
 
-This is Wire 15.21a.5 in the order it demands, plus what `design.md` adds: exact size, owner and mode, one
-link. There is no switch that turns a check off. The descriptor that comes back is the file that was
-checked, whatever happens to its name afterwards. What the file says of itself is for `superblock`.
+This is Wire 15.21a.5 in the order it demands, plus what `design.md` adds: exact size, owner and mode, one link.
+There is no switch that turns a check off. The descriptor that comes back is the file that was checked, whatever
+happens to its name afterwards. What the file says of itself is for `superblock`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from framepool.shm.nofollow import (
     filesystem,
     open_beneath,
     open_directory,
-    require_safe_open,
 )
 
 # A FIFO or a device must neither hang the open nor become a controlling terminal.
@@ -48,8 +47,8 @@ _KINDS: Final = {
 class OwnerPolicy:
     """Whose files may be mapped: ours, root's, and those of the users and groups named here.
 
-    A file that others may write is never accepted, and one that its group may write only where that group
-    is named here or is one of our own: whoever may write a region may also truncate it under its readers.
+    A file that others may write is never accepted, and one that its group may write only where that group is named
+    here or is one of our own: whoever may write a region may also truncate it under its readers.
     """
 
     uids: frozenset[int] = frozenset()
@@ -85,8 +84,8 @@ class AllowedDirectories:
     def locate(self, path: str) -> tuple[str, tuple[str, ...]]:
         """The base that holds `path` and the names that lead from there to the file; or PathNotAllowed.
 
-        The path is judged by its canonical form. Links above the base are the machine's business
-        (``/var/run`` is one on many), links below it are refused.
+        The path is judged by its canonical form. Links above the base are the machine's business (``/var/run`` is
+        one on many), links below it are refused.
         """
         names = _names(path)
         real = _split(os.path.realpath(path))
@@ -125,12 +124,10 @@ def open_region_file(
     owners: OwnerPolicy = OWN_FILES,
     require_hugepages: bool = False,
 ) -> int:
-    """Opens a region's file after every check of Wire 15.21a.5; raises a RegionError and leaves nothing
-    open.
+    """Opens a region's file after every check of Wire 15.21a.5; raises a RegionError and leaves nothing open.
 
     On hugetlbfs, whose files are whole pages, the expected size is rounded up to them.
     """
-    require_safe_open()
     base, below = allowed.locate(path)
     try:
         with closing_fd(open_directory(base)) as directory:

@@ -1,8 +1,8 @@
 """Mapped files: one region, and all regions of a stream's epoch at once or not at all (Wire 15.21, 15.22).
 
-Readers map read-only. A region keeps its descriptor beside the map: the size and identity of the file can
-be asked again at every announce, and payloads can be read by `preadv`, which returns short where a map
-would kill the process (`faults.md`). The slots inside are for `ring` and `pool`.
+Readers map read-only. A region keeps its descriptor beside the map: the size and identity of the file can be asked
+again at every announce, and payloads can be read by `preadv`, which returns short where a map would kill the
+process (`faults.md`). The slots inside are for `ring` and `pool`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _ACTIVITY_WORD: Final = 7  # activity_timestamp_ns is the last of the superblock
 class Region:
     """One file of a stream: opened and checked, then mapped. `buffer` is its content.
 
-    It owns its descriptor and its map. Closing twice is fine. Views of the buffer that are still held when
-    it is closed stay good: the memory is unmapped when the last of them is dropped, and no new ones are
-    given out.
+    It owns its descriptor and its map. Closing twice is fine. Views of the buffer that are still held when it is
+    closed stay good: the memory is unmapped when the last of them is dropped, and no new ones are given out.
     """
 
     def __init__(self, fd: int, uri: RegionUri, nbytes: int, *, writable: bool, owners: OwnerPolicy) -> None:
@@ -138,8 +137,7 @@ class Region:
 def read_payload(fd: int, offset: int, nbytes: int, out: bytearray | memoryview) -> None:
     """Fills the first `nbytes` of `out` from the file; RegionSizeError if the file ends before.
 
-    For readers that must survive a hostile producer: a truncated file is an error here and a SIGBUS in a
-    map.
+    For readers that must survive a hostile producer: a truncated file is an error here and a SIGBUS in a map.
     """
     with memoryview(out) as whole, whole.cast("B") as target:
         if len(target) < nbytes:
@@ -216,8 +214,8 @@ def map_stream(
 ) -> MappedStream:
     """Maps a stream: every file is opened and every superblock compared before the first one is mapped.
 
-    Any refusal is a RegionError that names the region, and leaves neither descriptor nor map behind: a
-    stream is never partially consumed (Wire 15.22).
+    Any refusal is a RegionError that names the region, and leaves neither descriptor nor map behind: a stream is
+    never partially consumed (Wire 15.22).
     """
     layout.validate()
     with contextlib.ExitStack() as undo:

@@ -1,8 +1,7 @@
-"""The first 64 bytes of every region: built by its maker, compared with the announce by everybody else
-(Wire 7.1).
+"""The first 64 bytes of every region: built by its maker, compared with the announce by everybody else (Wire 7.1).
 
-The comparison is pure; the bytes come by `pread`, never from a map, so that a file that was cut off after
-it was checked is a short read and not a SIGBUS.
+The comparison is pure; the bytes come by `pread`, never from a map, so that a file that was cut off after it was
+checked is a short read and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -58,12 +57,10 @@ def pool_superblock(
 
 
 def validate_superblock(block: ShmRegionSuperblock, expected: ShmRegionSuperblock) -> None:
-    """Raises SuperblockError, naming the field, unless `block` is what `expected` says it should be (Wire
-    15.1).
+    """Raises SuperblockError, naming the field, unless `block` is what `expected` says it should be (Wire 15.1).
 
-    Compared are slot_bytes for the ring and stride_bytes for a pool, the ones that an announce carries. pid
-    and the timestamps tell of the maker and its life, not of the layout: whoever watches them does so
-    elsewhere.
+    Compared are slot_bytes for the ring and stride_bytes for a pool, the ones that an announce carries. pid and the
+    timestamps tell of the maker and its life, not of the layout: whoever watches them does so elsewhere.
     """
     if block.magic != SUPERBLOCK_MAGIC:
         raise SuperblockError(f"magic is {block.magic:#018x}, must be {SUPERBLOCK_MAGIC:#018x}")

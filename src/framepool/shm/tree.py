@@ -1,7 +1,7 @@
 """The directories that epochs live in: ``<base>/tensorpool-<user>/<namespace>/<stream_id>/`` (Wire 15.21a.3).
 
-Who owns them, who may enter them, and how to reach one without following a link. What is in an epoch's directory
-is the business of `allocator`.
+Who owns them, who may enter them, and how to reach one without following a link. What is in an epoch's directory is
+the business of `allocator`.
 """
 
 from __future__ import annotations

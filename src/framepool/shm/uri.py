@@ -1,7 +1,7 @@
 """The name of a region: ``shm:file?path=<absolute path>[|require_hugepages=true]`` (Wire 15.22).
 
-The grammar is taken literally: one scheme, `path` first, then at most one `require_hugepages`, nothing
-escaped and nothing ignored. Whether the path may be opened is the business of `paths`.
+The grammar is taken literally: one scheme, `path` first, then at most one `require_hugepages`, nothing escaped and
+nothing ignored. Whether the path may be opened is the business of `paths`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class RegionUri:
 
 
 def _check_path(path: str) -> None:
-    if not path:
-        raise RegionUriError("the path is empty")
     if found := _OUTSIDE_VCHAR.search(path):
         raise RegionUriError(f"{path!r}: {found.group()!r} is not a visible ASCII character")
     if found := re.search(r"[?|]", path):

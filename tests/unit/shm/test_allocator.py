@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import pwd
 import stat
@@ -14,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framepool.errors import AllocationError, ConfigurationError
+from framepool.shm import allocator as allocator_module
+from framepool.shm import paths
 from framepool.shm.allocator import Allocator
+from framepool.shm.nofollow import Filesystem
 from framepool.shm.region import map_stream
 from framepool.shm.tree import effective_user
 from tests.support.processes import Processes
@@ -287,6 +291,41 @@ def test_a_directory_of_another_mode_is_refused(base_dir: Path, mode: int) -> No
         make(Allocator(base_dir, "lab1", user="alice"))
 
 
+@pytest.mark.requires("root")
+def test_a_shared_directory_of_another_group_is_refused(base_dir: Path) -> None:
+    make(Allocator(base_dir, "lab1", user="alice", group=STRANGER))
+    with pytest.raises(AllocationError, match=f"gid {STRANGER}"):
+        make(Allocator(base_dir, "lab1", user="alice", group=STRANGER + 1), epoch=4)
+
+
+@pytest.mark.parametrize("prefault", [False, True])
+def test_pages_are_touched_at_once_on_request(base_dir: Path, monkeypatch: pytest.MonkeyPatch, prefault: bool) -> None:
+    real, populated = mmap.mmap, []
+
+    def watch(fd: int, length: int, *, flags: int, prot: int) -> mmap.mmap:
+        populated.append(bool(flags & mmap.MAP_POPULATE))
+        return real(fd, length, flags=flags, prot=prot)
+
+    monkeypatch.setattr(mmap, "mmap", watch)
+    make(Allocator(base_dir, "lab1", prefault=prefault))
+    assert populated == [prefault] * 3
+
+
+def test_where_files_are_whole_pages_a_region_still_ends_with_its_last_slot(
+    base_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (allocator_module, paths):
+        monkeypatch.setattr(module, "filesystem", lambda fd: Filesystem(hugepages=True, block_bytes=1 << 16))
+    layout = Allocator(base_dir, "lab1", require_hugepages=True).create(
+        7, 3, nslots=4, strides={1: 64, 2: 1 << 14}, timestamp_ns=1
+    )
+    assert [Path(pool.uri.path).stat().st_size for pool in layout.pools] == [1 << 16, 2 << 16]
+    assert str(layout.header_uri).endswith("|require_hugepages=true")
+    with map_stream(layout, allow(base_dir)) as stream:
+        assert [len(region.buffer) for region in stream.regions] == [64 + 4 * 256, 64 + 4 * 64, 64 + 4 * (1 << 14)]
+        stream.recheck()
+
+
 def test_an_old_epoch_is_removed_whole_and_the_newest_leaves_its_directory(base_dir: Path) -> None:
     allocator = Allocator(base_dir, "lab1")
     stream = make(allocator, epoch=3).parent
@@ -366,7 +405,10 @@ def test_an_epoch_that_is_being_made_is_not_removed_as_unfinished(
 UNPRIVILEGED = """
 import os, sys
 from framepool.errors import AllocationError
+from framepool.shm import allocator as allocator_module
+from framepool.shm import paths
 from framepool.shm.allocator import Allocator
+from framepool.shm.nofollow import Filesystem
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -65,6 +65,8 @@ def test_superblocks_of_other_streams_and_of_other_files_do_not_count(base_dir: 
     (base_dir / "7" / "3" / "short").write_bytes(b"1")
     (base_dir / "7" / "3" / "zeros").write_bytes(bytes(4096))
     (base_dir / "7" / "3" / "ones").write_bytes(b"\xff" * 4096)
+    other = make_stream(base_dir, stream_id=7, epoch=95)
+    (base_dir / "7" / "3" / "other-magic").write_bytes(b"x" + Path(other.header_uri.path).read_bytes()[1:])
     assert following(base_dir / "7") == 4
 
 
