@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from framepool.errors import DecodeError, EncodeError
-from framepool.wire.message import Message
-from tests.golden.vectors import example
+from framepool.wire._generated.driver_901 import ShmAttachRequest
+from framepool.wire.dispatch import MESSAGES
+from framepool.wire.message import Field, Message
+from tests.golden.vectors import ALL, example
 
 RESPONSE_CODE = {"OK": 0, "UNSUPPORTED": 1, "INVALID_PARAMS": 2, "REJECTED": 3, "INTERNAL_ERROR": 4}
 DTYPE = {
@@ -181,3 +183,31 @@ def test_null_number_of_an_optional_enumeration_is_absent(table: Table) -> None:
     absent = msgspec.structs.replace(table.carrier, **{table.field: None})
     assert absent.encode_body()[table.offset] == table.null
     assert getattr(type(absent).decode(absent.encode()), table.field) is None
+
+
+def first_invalid(field: Field) -> int:
+    """A number that fits the field and is neither a value nor the null value of it."""
+    assert field.values is not None
+    return next(number for number in range(256) if number not in field.values and number != field.null)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_every_enumeration_of_every_message_is_checked_both_ways(message: type[Message]) -> None:
+    carrier = next(vector for vector in ALL if vector.message is message).decode()
+    for name, field in zip(message.__struct_fields__, message.FIELDS, strict=False):
+        if field.values is None:
+            continue
+        invalid = first_invalid(field)
+        tampered = bytearray(carrier.encode())
+        struct.pack_into(f"<{field.code}", tampered, 8 + field.offset, invalid)
+        with pytest.raises(DecodeError, match=rf"{message.__name__}\.{field.name}: {invalid} is no valid value"):
+            message.decode(tampered)
+        with pytest.raises(EncodeError, match=rf"{message.__name__}\.{name}: {invalid} is none of"):
+            msgspec.structs.replace(carrier, **{name: invalid}).encode()
+
+
+def test_absent_enumeration_is_not_blamed_for_an_invalid_one() -> None:
+    request = bytearray(example("ShmAttachRequest", "nulls").encoded)
+    request[8 + 23] = 2
+    with pytest.raises(DecodeError, match=r"ShmAttachRequest\.requireHugepages: 2 is no valid value"):
+        ShmAttachRequest.decode(request)
