@@ -189,10 +189,13 @@ cdef extern from "aeron_receive.h" nogil:
         uint8_t *pattern
 
     ctypedef void (*fp_deliver_t)(void *, const uint8_t *, size_t) noexcept
+    ctypedef void (*fp_retract_t)(void *) noexcept
 
     ctypedef struct fp_receiver_t:
         fp_filter_t filter
+        int32_t stream_id
         fp_deliver_t deliver
+        fp_retract_t retract
         void *clientd
         int partial_count
         uint64_t delivered
@@ -227,7 +230,6 @@ cdef extern from "aeron_receive.h" nogil:
         uint64_t tail
         uint64_t overwritten
         uint64_t oversized
-        uint64_t pauses
         bint ended
         bint images_wanted
         fp_images_t images

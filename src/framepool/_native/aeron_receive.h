@@ -49,14 +49,26 @@ static inline bool fp_filter_accepts(const fp_filter_t *filter, const uint8_t *b
 
 /* ---- assembler: one growing buffer per session that sends fragments ---- */
 
-#define FP_FRAME_HEADER 32 /* Aeron's data frame header stands right before a fragment's payload in the log */
-#define FP_FRAME_FLAGS 5
-#define FP_FRAME_TERM_OFFSET 8
-#define FP_FRAME_SESSION_ID 12
+#define FP_FRAME_HEADER 32
+#define FP_FRAME_DATA 1
 #define FP_FLAG_BEGIN 0x80
 #define FP_FLAG_END 0x40
-#define FP_FRAME_MAX 65536 /* no MTU of Aeron is larger */
+#define FP_PAGE_MASK 4095
 #define FP_MESSAGE_MAX (16u * 1024 * 1024)
+
+/* Aeron's data frame header, which stands right before a fragment's payload in the log; 8 more bytes are reserved. */
+typedef struct
+{
+    int32_t frame_length;
+    uint8_t version;
+    uint8_t flags;
+    uint16_t type;
+    int32_t term_offset;
+    int32_t session_id;
+    int32_t stream_id;
+    int32_t term_id;
+}
+fp_frame_t;
 
 typedef struct fp_partial_stct
 {
@@ -71,27 +83,23 @@ typedef struct fp_partial_stct
 fp_partial_t;
 
 typedef void (*fp_deliver_t)(void *clientd, const uint8_t *buffer, size_t length);
+typedef void (*fp_retract_t)(void *clientd);
 
 typedef struct
 {
     fp_filter_t filter;
     fp_partial_t *partials;
     int partial_count;
+    int32_t stream_id;
     fp_deliver_t deliver;
+    fp_retract_t retract; /* takes the last delivery back */
     void *clientd;
     uint64_t delivered;
     uint64_t filtered;
-    uint64_t broken; /* fragments without their beginning, frames that cannot be, or no memory */
+    uint64_t broken; /* fragments without their beginning, frames overwritten while they were read, or no memory */
     uint64_t completed; /* messages that were whole, delivered or filtered */
 }
 fp_receiver_t;
-
-static inline int32_t fp_frame_i32(const uint8_t *frame, size_t offset)
-{
-    int32_t value;
-    memcpy(&value, frame + offset, sizeof(value));
-    return value;
-}
 
 static inline void fp_receiver_complete(fp_receiver_t *receiver, const uint8_t *buffer, size_t length)
 {
@@ -126,6 +134,18 @@ static fp_partial_t *fp_receiver_partial(fp_receiver_t *receiver, int32_t sessio
     return partial;
 }
 
+/* The message that a session is in the middle of cannot be completed any more. */
+static void fp_receiver_forget(fp_receiver_t *receiver, int32_t session_id)
+{
+    for (fp_partial_t *partial = receiver->partials; NULL != partial; partial = partial->next)
+    {
+        if (partial->session_id == session_id)
+        {
+            partial->expected_offset = -1;
+        }
+    }
+}
+
 static bool fp_partial_append(fp_partial_t *partial, const uint8_t *buffer, size_t length)
 {
     const size_t needed = partial->length + length;
@@ -154,22 +174,21 @@ static bool fp_partial_append(fp_partial_t *partial, const uint8_t *buffer, size
     return true;
 }
 
-static void fp_receiver_fragment(fp_receiver_t *receiver, const uint8_t *buffer, size_t length, uint8_t flags)
+static void fp_receiver_fragment(
+    fp_receiver_t *receiver, const fp_frame_t *frame, const uint8_t *buffer, size_t length)
 {
-    const uint8_t *frame = buffer - FP_FRAME_HEADER;
-    const int32_t term_offset = fp_frame_i32(frame, FP_FRAME_TERM_OFFSET);
-    fp_partial_t *partial = fp_receiver_partial(receiver, fp_frame_i32(frame, FP_FRAME_SESSION_ID));
+    fp_partial_t *partial = fp_receiver_partial(receiver, frame->session_id);
 
     if (NULL == partial)
     {
         receiver->broken++;
         return;
     }
-    if (flags & FP_FLAG_BEGIN)
+    if (frame->flags & FP_FLAG_BEGIN)
     {
         partial->length = 0;
     }
-    else if (partial->expected_offset != term_offset)
+    else if (partial->expected_offset != frame->term_offset)
     {
         partial->expected_offset = -1;
         receiver->broken++;
@@ -181,35 +200,61 @@ static void fp_receiver_fragment(fp_receiver_t *receiver, const uint8_t *buffer,
         receiver->broken++;
         return;
     }
-    if (flags & FP_FLAG_END)
+    if (frame->flags & FP_FLAG_END)
     {
         partial->expected_offset = -1;
         fp_receiver_complete(receiver, partial->buffer, partial->length);
     }
     else
     {
-        partial->expected_offset = term_offset + (int32_t)((length + FP_FRAME_HEADER + 31) & ~(size_t)31);
+        partial->expected_offset = frame->term_offset + (int32_t)((length + FP_FRAME_HEADER + 31) & ~(size_t)31);
     }
 }
 
-/* Aeron's fragment handler. */
+/* Whether what stands before the payload is the header of this very frame. An untethered reader that was stopped and
+ * wakes finds its place in the log overwritten, perhaps by the middle of another frame. */
+static inline bool fp_frame_is_sound(
+    const fp_frame_t *frame, const fp_receiver_t *receiver, const uint8_t *at, size_t length)
+{
+    return frame->frame_length == (int32_t)(length + FP_FRAME_HEADER) && 0 == frame->version &&
+        FP_FRAME_DATA == frame->type && frame->stream_id == receiver->stream_id &&
+        ((uintptr_t)frame->term_offset & FP_PAGE_MASK) == ((uintptr_t)at & FP_PAGE_MASK);
+}
+
+/* Aeron's fragment handler. The media driver wipes a frame before it is written over, so a header that has not changed
+ * after the copy says that the copy is whole: the same way in which slots are read. */
 static void fp_receiver_on_fragment(void *clientd, const uint8_t *buffer, size_t length, aeron_header_t *header)
 {
     fp_receiver_t *receiver = (fp_receiver_t *)clientd;
-    const uint8_t flags = (buffer - FP_FRAME_HEADER)[FP_FRAME_FLAGS];
+    const uint8_t *at = buffer - FP_FRAME_HEADER;
+    const uint64_t before = receiver->delivered;
+    fp_frame_t frame;
     (void)header;
 
-    if (length > FP_FRAME_MAX)
+    memcpy(&frame, at, sizeof(frame));
+    if (!fp_frame_is_sound(&frame, receiver, at, length))
     {
         receiver->broken++;
+        return;
     }
-    else if ((flags & (FP_FLAG_BEGIN | FP_FLAG_END)) == (FP_FLAG_BEGIN | FP_FLAG_END))
+    if ((frame.flags & (FP_FLAG_BEGIN | FP_FLAG_END)) == (FP_FLAG_BEGIN | FP_FLAG_END))
     {
         fp_receiver_complete(receiver, buffer, length);
     }
     else
     {
-        fp_receiver_fragment(receiver, buffer, length, flags);
+        fp_receiver_fragment(receiver, &frame, buffer, length);
+    }
+    atomic_thread_fence(memory_order_acquire);
+    if (0 != memcmp(&frame, at, sizeof(frame)))
+    {
+        receiver->broken++;
+        if (receiver->delivered != before)
+        {
+            receiver->delivered--;
+            receiver->retract(receiver->clientd);
+        }
+        fp_receiver_forget(receiver, frame.session_id);
     }
 }
 
@@ -348,8 +393,6 @@ static void fp_images_read(fp_images_t *images, aeron_subscription_t *subscripti
 
 #define FP_DRAIN_LIMIT 256
 #define FP_DRAIN_YIELDS 64
-#define FP_DRAIN_PAUSE_NS 25000000LL  /* a longer gap between two polls means that the process was stopped */
-#define FP_DRAIN_SETTLE_NS 10000000LL /* then the conductor, too, gets time to learn what it missed */
 
 typedef struct
 {
@@ -373,7 +416,6 @@ typedef struct
     uint64_t tail; /* messages taken or overwritten since the beginning */
     uint64_t overwritten;
     uint64_t oversized;
-    uint64_t pauses;
     int event_fd;
     bool ended; /* the thread left by itself: the client is lost */
     atomic_bool images_wanted; /* also looked at without the mutex */
@@ -436,6 +478,15 @@ static void fp_drain_deliver(void *clientd, const uint8_t *buffer, size_t length
     drain->head++;
 }
 
+static void fp_drain_retract(void *clientd)
+{
+    fp_drain_t *drain = (fp_drain_t *)clientd;
+    if (drain->head != drain->tail)
+    {
+        drain->head--;
+    }
+}
+
 static void fp_drain_announce(fp_drain_t *drain)
 {
     if (drain->event_fd >= 0)
@@ -477,23 +528,11 @@ static int fp_drain_turn(fp_drain_t *drain)
 static void *fp_drain_main(void *arg)
 {
     fp_drain_t *drain = (fp_drain_t *)arg;
-    int64_t last = fp_now_ns();
     int64_t pause = 1000;
     int idle = 0;
 
     while (!atomic_load_explicit(&drain->stop, memory_order_acquire) && 0 == fp_report_lost(drain->report))
     {
-        int64_t now = fp_now_ns();
-        if (now - last > FP_DRAIN_PAUSE_NS + drain->idle_ns)
-        {
-            /* A stopped reader may have been put to rest meanwhile and its log overwritten: let the conductor close
-             * the image before anything is read from it. */
-            fp_sleep_ns(FP_DRAIN_SETTLE_NS);
-            pthread_mutex_lock(&drain->mutex);
-            drain->pauses++;
-            pthread_mutex_unlock(&drain->mutex);
-            now = fp_now_ns();
-        }
         if (fp_drain_turn(drain) > 0)
         {
             idle = 0;
@@ -508,7 +547,6 @@ static void *fp_drain_main(void *arg)
             fp_sleep_ns(pause < drain->idle_ns ? pause : drain->idle_ns);
             pause = pause < drain->idle_ns ? pause * 2 : pause;
         }
-        last = now;
     }
 
     pthread_mutex_lock(&drain->mutex);
@@ -535,6 +573,7 @@ static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idl
     drain->event_fd = -1;
     drain->ended = true;
     drain->receiver.deliver = fp_drain_deliver;
+    drain->receiver.retract = fp_drain_retract;
     drain->receiver.clientd = drain;
     if (NULL == (drain->slots = calloc(capacity, drain->slot_size)))
     {

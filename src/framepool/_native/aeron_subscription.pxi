@@ -33,6 +33,14 @@ cdef void collect(void *clientd, const uint8_t *buffer, size_t length) noexcept:
     batch.count += 1
 
 
+cdef void uncollect(void *clientd) noexcept:
+    """Takes the last one back: it was overwritten while it was copied."""
+    cdef batch_t *batch = <batch_t *>clientd
+    if batch.count:
+        batch.count -= 1
+        Py_XDECREF(batch.items[batch.count])
+
+
 @cython.final
 @cython.no_gc_clear
 cdef class Subscription(Child):
@@ -46,6 +54,7 @@ cdef class Subscription(Child):
 
     def __cinit__(self, *args, **kwargs):
         self.receiver.deliver = <fp_deliver_t><void *>collect  # called by our own polls, with the lock held
+        self.receiver.retract = <fp_retract_t><void *>uncollect
         self.receiver.clientd = &self.batch
         self.receiver.filter.schema_id = -1
         self.receiver.filter.template_id = -1
@@ -53,6 +62,7 @@ cdef class Subscription(Child):
     def __init__(self, Client client, str channel not None, int32_t stream_id):
         self.channel = channel
         self.stream_id = stream_id
+        self.receiver.stream_id = stream_id
         self.uri = channel.encode()
 
     def __dealloc__(self):
@@ -187,6 +197,7 @@ cdef class Subscription(Child):
             raise MemoryError
         drain.subscription = self
         drain.c.receiver.filter = self.receiver.filter
+        drain.c.receiver.stream_id = self.stream_id
         self.drained = drain.c
         self.start_drain()
         return drain
@@ -383,7 +394,6 @@ cdef class Drain:
             "waiting": self.c.head - self.c.tail,
             "filtered": self.c.receiver.filtered,
             "broken": self.c.receiver.broken,
-            "pauses": self.c.pauses,
         }
         fp_drain_unlock(self.c)
         return result

@@ -229,7 +229,7 @@ class Client(native.Client):
             self.open(
                 settings.directory,
                 name=self.name,
-                driver_timeout_ms=round(settings.driver_timeout * 1000),
+                driver_timeout_ms=round(1000 * silence_allowed(settings)),
                 keepalive_interval_ns=nanoseconds(settings.keepalive_interval),
                 resource_linger_ns=nanoseconds(settings.resource_linger),
                 idle_sleep_ns=nanoseconds(settings.idle_sleep),
@@ -278,6 +278,12 @@ class Client(native.Client):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def silence_allowed(settings: AeronSettings) -> float:
+    """How old a heartbeat may be. It is looked at once per keepalive interval, so for the loss to be known within the
+    driver timeout it must be younger by that."""
+    return max(settings.driver_timeout - settings.keepalive_interval - 0.05, settings.driver_timeout / 2)
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

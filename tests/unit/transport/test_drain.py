@@ -33,7 +33,6 @@ def test_drain_keeps_the_newest_and_counts_the_overwritten(ends: Ends, send: Sen
         "waiting": 0,
         "filtered": 0,
         "broken": 0,
-        "pauses": drain.statistics()["pauses"],
     }
 
 
