@@ -17,13 +17,15 @@ from typing import Final, Self
 
 from framepool.errors import RegionError, RegionSizeError, SuperblockError
 from framepool.shm.layout import StreamLayout
-from framepool.shm.paths import OWN_FILES, AllowedDirectories, OwnerPolicy, check_file, open_region_file
-from framepool.shm.superblock import (
-    pool_superblock,
-    read_superblock,
-    ring_superblock,
-    validate_superblock,
+from framepool.shm.paths import (
+    OWN_FILES,
+    AllowedDirectories,
+    OwnerPolicy,
+    backing_size,
+    check_file,
+    open_region_file,
 )
+from framepool.shm.superblock import pool_superblock, read_superblock, ring_superblock, validate_superblock
 from framepool.shm.uri import RegionUri
 from framepool.wire._generated.control_900 import ShmRegionSuperblock
 from framepool.wire.constants import SUPERBLOCK_SIZE
@@ -44,7 +46,8 @@ class Region:
         self.nbytes: Final = nbytes
         self.writable: Final = writable
         self.identity: Final = (info.st_dev, info.st_ino)
-        self._file_bytes: Final = info.st_size
+        # From the layout and not from the file, which may have changed since it was checked.
+        self._file_bytes: Final = backing_size(uri.path, fd, nbytes, require_hugepages=uri.require_hugepages)
         self._owners: Final = owners
         self._fd: int | None = fd
         self._mapped: mmap.mmap | None = None

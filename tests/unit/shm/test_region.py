@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from framepool.errors import NotARegularFile, PathNotAllowed, RegionError, RegionSizeError, SuperblockError
+from framepool.shm import region as region_module
 from framepool.shm import require_little_endian
 from framepool.shm.layout import StreamLayout
+from framepool.shm.paths import open_region_file
 from framepool.shm.region import MappedStream, map_stream, read_payload
 from framepool.shm.uri import RegionUri
 from tests.support.processes import Processes
@@ -182,6 +184,24 @@ def test_a_file_truncated_just_before_it_is_mapped_is_refused(base_dir: Path, mo
         return real(*args, **kwargs)
 
     monkeypatch.setattr(mmap, "mmap", cut_then_map)
+    with leaves_no_trace(base_dir), pytest.raises(RegionSizeError, match="truncated"):
+        map_stream(layout, allow(base_dir))
+
+
+@pytest.mark.parametrize("size", [64, 4096])
+def test_a_file_cut_right_after_it_was_checked_is_refused(
+    base_dir: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    layout = make_stream(base_dir)
+    real = open_region_file
+
+    def open_then_cut(path: str, *args: object, **kwargs: object) -> int:
+        fd = real(path, *args, **kwargs)  # type: ignore[arg-type]
+        if path == layout.pools[1].uri.path:
+            os.truncate(path, size)
+        return fd
+
+    monkeypatch.setattr(region_module, "open_region_file", open_then_cut)
     with leaves_no_trace(base_dir), pytest.raises(RegionSizeError, match="truncated"):
         map_stream(layout, allow(base_dir))
 

@@ -73,6 +73,13 @@ def test_a_missing_or_relative_path_is_refused(text: str) -> None:
         RegionUri.parse(text)
 
 
+@pytest.mark.clause("W-15.22-08")
+@pytest.mark.parametrize("name", ["Global\\tensorpool", "\\\\.\\pipe\\tensorpool", "@abstract", "tensorpool"])
+def test_a_platform_identifier_that_is_no_path_is_refused(name: str) -> None:
+    with pytest.raises(RegionUriError, match="not absolute"):
+        RegionUri.parse(f"shm:file?path={name}")
+
+
 @pytest.mark.parametrize("path", ["C:\\aeron\\ring", "d:/aeron/ring"])
 def test_a_windows_path_is_refused_with_its_reason(path: str) -> None:
     with pytest.raises(RegionUriError, match="Windows"):
