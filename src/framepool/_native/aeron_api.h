@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -257,6 +258,19 @@ static int fp_watch_forks(void)
 static unsigned fp_forks(void)
 {
     return atomic_load_explicit(&fp_fork_count, memory_order_relaxed);
+}
+
+/* Threads started between these two never see a signal: those are for Python's main thread. */
+static void fp_block_signals(sigset_t *before)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+static void fp_restore_signals(const sigset_t *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
 /* What a conductor thread reports: the last errors, and whether one of them ended the client. */

@@ -3,6 +3,11 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 
+cdef extern from "<signal.h>" nogil:
+    ctypedef struct sigset_t:
+        pass
+
+
 cdef extern from "aeron_api.h" nogil:
     ctypedef struct aeron_context_t
     ctypedef struct aeron_t
@@ -47,6 +52,8 @@ cdef extern from "aeron_api.h" nogil:
 
     int fp_api_load(void *library, char *missing, size_t length)
     int fp_watch_forks()
+    void fp_block_signals(sigset_t *before)
+    void fp_restore_signals(const sigset_t *before)
     unsigned int fp_forks()
     void fp_report_init(fp_report_t *report)
     void fp_report_error(void *clientd, int code, const char *message) noexcept

@@ -48,6 +48,7 @@ cdef class Client:
         cdef aeron_context_t *context = NULL
         cdef aeron_t *client = NULL
         cdef fp_report_t *report
+        cdef sigset_t signals
         cdef int result
         cdef bytes raw_directory = os.fsencode(directory)
         cdef bytes raw_name = name.encode()
@@ -81,7 +82,9 @@ cdef class Client:
                 with nogil:
                     result = client_init(&client, context)
                     if result == 0:
+                        fp_block_signals(&signals)
                         result = client_start(client)
+                        fp_restore_signals(&signals)
             if result != 0:
                 code, text = take_error()
                 if client != NULL:

@@ -39,6 +39,7 @@ cdef class Driver:
     ):
         """Makes the directory and starts. The lock is held throughout: nothing of Python runs beside it."""
         cdef bytes raw = os.fsencode(directory)
+        cdef sigset_t signals
         cdef int result
         if self.context != NULL:
             raise TransportError("the media driver was started already")
@@ -66,7 +67,9 @@ cdef class Driver:
         if result == 0:
             result = driver_init(&self.c, self.context)
         if result == 0:
+            fp_block_signals(&signals)
             result = driver_start(self.c, False)
+            fp_restore_signals(&signals)
         if result != 0:
             code, text = take_error()
             self.close()

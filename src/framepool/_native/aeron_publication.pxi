@@ -17,6 +17,8 @@ cdef class AnyPublication(Child):
     cdef bint exclusive
     cdef aeron_publication_constants_t constants
     cdef PyObject *claims
+    cdef uint64_t sent
+    cdef uint64_t outcomes[6]  # by -Outcome
 
     def __init__(self, Client client, str channel not None, int32_t stream_id):
         self.channel = channel
@@ -74,8 +76,10 @@ cdef class AnyPublication(Child):
             PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
             position = self.send(<const uint8_t *>view.buf, <size_t>view.len)
             PyBuffer_Release(&view)
-        if position <= CLOSED:
-            self.refuse_outcome(position, "message", self.constants.max_message_length)
+        if position >= 0:
+            self.sent += 1
+        else:
+            self.note(position, "message", self.constants.max_message_length)
         return position
 
     cdef inline int64_t send(self, const uint8_t *data, size_t length) noexcept:
@@ -90,8 +94,10 @@ cdef class AnyPublication(Child):
                 position = publication_offer(<aeron_publication_t *>self.resource, data, length, NULL, NULL)
         return position
 
-    cdef int refuse_outcome(self, int64_t outcome, str what, size_t most) except -1:
-        """CLOSED under our feet means that the client is lost; ERROR is the caller's."""
+    cdef int note(self, int64_t outcome, str what, size_t most) except -1:
+        """Counts what was not sent. CLOSED under our feet means that the client is lost; ERROR is the caller's."""
+        if outcome > ERROR:
+            self.outcomes[-outcome] += 1
         if outcome == CLOSED:
             self.client.check()
         elif outcome == ERROR:
@@ -122,7 +128,7 @@ cdef class AnyPublication(Child):
             else:
                 position = publication_try_claim(<aeron_publication_t *>self.resource, <size_t>length, &reserved)
         if position < 0:
-            self.refuse_outcome(position, "claim", self.constants.max_payload_length)
+            self.note(position, "claim", self.constants.max_payload_length)
             return position
         claim.join(self, &reserved, position)
         return claim
@@ -174,6 +180,17 @@ cdef class AnyPublication(Child):
     def max_payload_length(self):
         """The longest claim: one fragment."""
         return self.constants.max_payload_length
+
+    def statistics(self):
+        """Messages sent, and those not sent by `Outcome`, since the beginning."""
+        return {
+            "sent": self.sent,
+            "not_connected": self.outcomes[-NOT_CONNECTED],
+            "back_pressured": self.outcomes[-BACK_PRESSURED],
+            "admin_action": self.outcomes[-ADMIN_ACTION],
+            "closed": self.outcomes[-CLOSED],
+            "max_position_exceeded": self.outcomes[-MAX_POSITION_EXCEEDED],
+        }
 
 
 @cython.final
@@ -247,6 +264,7 @@ cdef class Claim:
         if commit:
             memcpy(self.reserved.data, self.bytes, self.length)
             buffer_claim_commit(&self.reserved)
+            self.publication.sent += 1
         else:
             buffer_claim_abort(&self.reserved)
 

@@ -596,7 +596,10 @@ static int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription,
     fp_drain_lock(drain);
     drain->ended = false;
     fp_drain_unlock(drain);
+    sigset_t before;
+    fp_block_signals(&before);
     const int error = pthread_create(&drain->thread, NULL, fp_drain_main, drain);
+    fp_restore_signals(&before);
     drain->running = 0 == error;
     return error;
 }

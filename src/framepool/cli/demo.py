@@ -27,7 +27,7 @@ from rich.console import Console
 
 from framepool._native.seqlock import Layout, RingReader, RingWriter
 from framepool.agent import Invoker, State, Timers
-from framepool.client.mapping import Mapping
+from framepool.client.mapping import Mapping, ring_parts
 from framepool.clock import NANOS_PER_SECOND, MonotonicClock
 from framepool.config import StreamIds
 from framepool.errors import FramepoolError
@@ -35,8 +35,7 @@ from framepool.shm.allocator import Allocator
 from framepool.shm.drop import DropReason
 from framepool.shm.layout import StreamLayout
 from framepool.shm.paths import AllowedDirectories
-from framepool.shm.pool import Pool
-from framepool.shm.region import MappedStream, map_stream
+from framepool.shm.region import map_stream
 from framepool.shm.tensor import TensorLayout
 from framepool.transport import channel
 from framepool.transport.aeron import Client, Filter
@@ -226,7 +225,7 @@ class Reader:
         if self._mapping.stream is None:
             time.sleep(0.005)
         else:
-            self._ring = RingReader(*parts(self._mapping.stream))
+            self._ring = RingReader(*ring_parts(self._mapping.stream))
 
     def _take(self) -> None:
         assert self._ring is not None
@@ -289,7 +288,7 @@ class Camera:
             AllowedDirectories([self._base]),
             writable=True,
         )
-        self._ring = RingWriter(*parts(self._regions))
+        self._ring = RingWriter(*ring_parts(self._regions))
         self._timers.every(NANOS_PER_SECOND // 10, self._announce, first_ns=0)
         self._timers.every(self._period_ns, self._expose, first_ns=NANOS_PER_SECOND // 4)
 
@@ -350,15 +349,6 @@ def moving_spot(width: int, height: int, count: int = 16) -> list[np.ndarray]:
         spot = 3000 * np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / (0.002 * width * height))
         images.append((gradient + spot).astype(np.uint16))
     return images
-
-
-def parts(stream: MappedStream) -> tuple[memoryview, int, list[Pool]]:
-    """What a ring reader or writer is made of."""
-    layout = stream.layout
-    pools = [
-        Pool(pool.pool_id, pool.stride_bytes, pool.nslots, stream.pools[pool.pool_id].buffer) for pool in layout.pools
-    ]
-    return stream.header.buffer, layout.nslots, pools
 
 
 def announce(layout: StreamLayout, timestamp_ns: int) -> ShmPoolAnnounce:

@@ -250,8 +250,8 @@ class Attachment:
         )
         if sent:
             self._extend(now)
-        else:
-            self._lost("a keepalive could not be sent")
+        elif now - self._keepalive_due_ns >= self._settings.keepalive_ns // 2:
+            self._lost("keepalives could not be sent")
         return 1
 
     def _extend(self, now: int) -> None:

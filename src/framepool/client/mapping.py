@@ -15,12 +15,22 @@ from collections.abc import Callable
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.errors import RegionError
 from framepool.shm.layout import StreamLayout
+from framepool.shm.pool import Pool
 from framepool.shm.region import MappedStream
 from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce
 
 log = logging.getLogger(__name__)
 
 Open = Callable[[StreamLayout], MappedStream]
+
+
+def ring_parts(stream: MappedStream) -> tuple[memoryview, int, list[Pool]]:
+    """What a `RingReader` or `RingWriter` over these regions is made of."""
+    layout = stream.layout
+    pools = [
+        Pool(pool.pool_id, pool.stride_bytes, pool.nslots, stream.pools[pool.pool_id].buffer) for pool in layout.pools
+    ]
+    return stream.header.buffer, layout.nslots, pools
 
 
 class MappingState(enum.Enum):

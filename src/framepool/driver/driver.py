@@ -39,7 +39,7 @@ class ShmDriver:
             self.regions = DriverRegions(
                 allocator, self.clock, huge_allocator=huge, max_bytes=self.config.driver.limits.max_bytes
             )
-            undo.callback(self.regions.close)
+            undo.callback(self.regions.remove_all)
             self.conductor = Conductor(self.config, client, self.regions, self.clock)
             authority = self.conductor.authority
             self._runner = Runner(
@@ -66,7 +66,10 @@ class ShmDriver:
         return describe(self.conductor.authority, self.config, self.clock, self.conductor.statistics())
 
     def close(self) -> None:
-        """Tells the clients, ends the threads and lets go of the namespace; its files stay, for the epochs' sake."""
+        """Tells the clients, ends the threads, removes the files and lets go of the namespace.
+
+        The newest directory of each stream stays, empty: it keeps the count of epochs (`decisions.md` #33).
+        """
         try:
             self._runner.close()
         finally:

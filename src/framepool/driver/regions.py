@@ -30,8 +30,7 @@ class DriverRegions:
         self._huge_allocator = huge_allocator
         self._clock = clock
         self._max_bytes = max_bytes
-        bases = [allocator.base_dir] + ([huge_allocator.base_dir] if huge_allocator else [])
-        self._allowed = AllowedDirectories(bases)
+        self._allowed = AllowedDirectories(each.base_dir for each in self._allocators)
         self._mapped: dict[tuple[int, int], MappedStream] = {}
 
     @property
@@ -75,13 +74,20 @@ class DriverRegions:
     def retire(self, layout: StreamLayout) -> None:
         self._mapped.pop((layout.stream_id, layout.epoch)).close()
 
-    def close(self) -> None:
-        """Lets go of every mapping; the files stay."""
+    def remove_all(self) -> None:
+        """Lets go of every mapping and removes the files; the newest directory of each stream stays, empty."""
         for stream in self._mapped.values():
             stream.close()
         self._mapped.clear()
+        for allocator in self._allocators:
+            for stream_id in allocator.streams():
+                for epoch in allocator.epochs(stream_id):
+                    allocator.remove_epoch(stream_id, epoch)
+
+    @property
+    def _allocators(self) -> list[Allocator]:
+        return [self._allocator] + ([self._huge_allocator] if self._huge_allocator else [])
 
     def _next_epoch(self, stream_id: int) -> int:
         """Higher than on either filesystem: a stream has one count, wherever its epochs lie."""
-        allocators = [self._allocator] + ([self._huge_allocator] if self._huge_allocator else [])
-        return max(allocator.next_epoch(stream_id, self._clock.wall_seconds) for allocator in allocators)
+        return max(allocator.next_epoch(stream_id, self._clock.wall_seconds) for allocator in self._allocators)
