@@ -92,6 +92,7 @@ def test_stopped_and_busy_subscribers_hold_up_nobody(processes: Processes, setti
         stopped.signal(signal.SIGSTOP)
         assert sender.run(8, 60), "the publication stood still"
         sender.end()
+        statistics = publication.statistics()
         report = json.loads(attentive.wait_line("end").removeprefix("end "))
         report_busy = json.loads(busy.wait_line("end").removeprefix("end "))
         print(
@@ -99,6 +100,8 @@ def test_stopped_and_busy_subscribers_hold_up_nobody(processes: Processes, setti
             f"longest stall {1000 * sender.longest_stall:.0f} ms; busy reader: {report_busy['overwritten']} overwritten"
         )
     assert len(sender.sent) + sender.lost == sender.next
+    assert statistics["sent"] == len(sender.sent) + 1
+    assert statistics["back_pressured"] >= sender.lost > 0
     assert report["taken"] == ranges(sender.sent)
     assert (report["received"], report["overwritten"]) == (len(sender.sent) + 1, 0)
     assert report_busy["received"] == len(sender.sent) + 1
