@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
-NATIVE := $(wildcard src/framepool/_native/*.pyx src/framepool/_native/*.pxd src/framepool/_native/*.h)
+NATIVE := $(wildcard $(addprefix src/framepool/_native/*.,pyx pxd pxi h))
 PYTEST := $(PY) -m pytest
 
 .PHONY: help setup demo test check format conformance bench soak docs lock generate clean

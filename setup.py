@@ -1,20 +1,24 @@
 """Declares the compiled core; everything else about the package is in pyproject.toml."""
 
+from glob import glob
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-NAMES = ("seqlock", "aeron")
+NATIVE = "src/framepool/_native"
+INCLUDED = [path for kind in ("pxd", "pxi", "h") for path in glob(f"{NATIVE}/*.{kind}")]
 
 setup(
     ext_modules=cythonize(
         [
             Extension(
                 f"framepool._native.{name}",
-                [f"src/framepool/_native/{name}.pyx"],
+                [f"{NATIVE}/{name}.pyx"],
+                depends=INCLUDED,
                 extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wno-unused-function"],
                 libraries=["dl", "pthread"],
             )
-            for name in NAMES
+            for name in ("seqlock", "aeron")
         ],
         language_level=3,
         compiler_directives={"binding": True, "embedsignature": True},
