@@ -47,6 +47,7 @@ soak: setup     ## what takes over a minute or over 2 GiB
 	$(PYTEST) -m soak --timeout 3600 $(ARGS)
 
 docs: setup     ## the manual, into docs/_build/html
+	$(PY) docs/generate_configuration.py
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 

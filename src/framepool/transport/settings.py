@@ -38,23 +38,40 @@ class AeronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     directory: str = msgspec.field(default_factory=default_directory)
+    """Where the media driver keeps its files; by default AERON_DIR, else one of this user in shared memory."""
     driver_timeout: float = 10.0
+    """Seconds without a heartbeat after which clients count the media driver as lost."""
     keepalive_interval: float = 0.5
+    """Seconds between the signs of life of a client."""
     resource_linger: float = 3.0
+    """Seconds for which a client keeps the memory of closed publications."""
     idle_sleep: float = 0.001
+    """Seconds that the thread of a client sleeps when it has nothing to do."""
 
     threading: Threading = "shared"
+    """Threads of the media driver: one, two, or one for each task."""
     timer_interval: float = 0.02
+    """Seconds between the checks of its timeouts."""
     client_liveness_timeout: float = 10.0
+    """Seconds after which it gives up a client without a sign of life."""
     publication_unblock_timeout: float = 15.0
+    """Seconds after which a claim that was never finished is passed over."""
     publication_linger_timeout: float = 5.0
+    """Seconds for which what was sent last can still be read."""
     image_liveness_timeout: float = 10.0
+    """Seconds after which a silent publisher on another machine is given up."""
     untethered_window_limit_timeout: float = 0.05
+    """Seconds after which an untethered reader that does not read is cut off."""
     untethered_linger_timeout: float = 0.05
+    """Seconds after which the publication then goes on without it."""
     untethered_resting_timeout: float = 600.0
+    """Seconds after which it may join again by itself."""
     term_length: int = 16 * MIB
+    """Bytes of a term buffer of a UDP channel that does not name it."""
     ipc_term_length: int = 1 * MIB
+    """Bytes of a term buffer of a local channel that does not name it."""
     counters_length: int = 1 * MIB
+    """Bytes for the values of counters."""
 
     def __post_init__(self) -> None:
         for name in DURATIONS:
