@@ -272,13 +272,15 @@ cdef class Subscription(Child):
             PyMem_RawFree(found)
 
     def statistics(self):
-        """Messages delivered and filtered out, and fragments that made no message, since the beginning."""
+        """Since the beginning: messages delivered and filtered out, fragments that made no message. Now: messages
+        that a handler left by raising, and sessions for which a buffer for fragments is kept."""
         cdef fp_receiver_t *receiver = &self.receiver if self.drained == NULL else &self.drained.receiver
         return {
             "delivered": receiver.delivered,
             "filtered": receiver.filtered,
             "broken": receiver.broken,
             "waiting": 0 if self.left is None else len(self.left) - self.left_at,
+            "assembling": receiver.partial_count,
         }
 
 
