@@ -8,6 +8,7 @@ overrides a scalar of the file. The stream-id plan is `decisions.md` section 0; 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from framepool.errors import ConfigurationError
+from framepool.transport import channel
 from framepool.transport.settings import AeronSettings
 from framepool.wire.constants import HEADER_SLOT_BYTES, SUPERBLOCK_SIZE
 
@@ -65,6 +67,23 @@ class StreamIds(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ValueError(f"stream ids of {name} and {other} overlap at {low}")
 
 
+class Channels(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Aeron channel of each logical stream (Wire 5); on one host all of them are IPC (Wire 15.16)."""
+
+    control: str = "aeron:ipc"
+    announce: str = "aeron:ipc"
+    descriptor: str = "aeron:ipc"
+    qos: str = "aeron:ipc"
+    metadata: str = "aeron:ipc"
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            try:
+                channel.parse(getattr(self, name))
+            except ConfigurationError as error:
+                raise ValueError(f"{name}: {error}") from error
+
+
 class PoolConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One size class of a profile."""
 
@@ -84,10 +103,22 @@ class ProfileConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     nslots: Positive
     pools: tuple[PoolConfig, ...]
+    rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """What the fastest producer publishes; given with `latency_ms`, enough slots for both are demanded."""
+    latency_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How long the slowest reader may take to come to a frame."""
+    safety_factor: Annotated[float, msgspec.Meta(ge=2, le=4)] = 2.0
 
     def __post_init__(self) -> None:
         if self.nslots & (self.nslots - 1):
             raise ValueError(f"nslots {self.nslots} is not a power of two")
+        least = math.ceil(self.rate_hz * self.latency_ms / 1_000 * self.safety_factor)
+        if self.nslots < least:
+            enough = 1 << (least - 1).bit_length()
+            raise ValueError(
+                f"nslots {self.nslots} lets a reader that is {self.latency_ms} ms late miss frames at "
+                f"{self.rate_hz} Hz: use {enough} or more (Wire 15.6)"
+            )
         if not self.pools:
             raise ValueError("a profile needs at least one pool")
         ids = [pool.pool_id for pool in self.pools]
@@ -163,6 +194,7 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether EXISTING_OR_CREATE may make streams of the ranges `pools` and `driver_allocated`."""
     prefault: bool = False
     recreate_at_start: bool = False
+    """Whether to remove the files that a killed driver left before making new ones (Driver 13)."""
     shutdown_token: str = ""
     """Empty: no termination by message."""
     limits: Limits = Limits()
@@ -185,6 +217,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     aeron: AeronSettings = msgspec.field(default_factory=AeronSettings)
     stream_ids: StreamIds = StreamIds()
+    channels: Channels = Channels()
     driver: DriverConfig = DriverConfig()
     profiles: dict[str, ProfileConfig] = {}
     streams: tuple[StreamConfig, ...] = ()

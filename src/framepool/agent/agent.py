@@ -166,10 +166,14 @@ class Runner:
 
 
 class CompositeAgent:
-    """Several agents turned as one; an error in one does not keep the others from their turn."""
+    """Several agents turned as one; an error in one does not keep the others from their turn.
 
-    def __init__(self, *agents: Agent, on_error: ErrorHandler = log_error) -> None:
+    It ends when all of them have, or as soon as the one that the others only serve has: `until`.
+    """
+
+    def __init__(self, *agents: Agent, until: Agent | None = None, on_error: ErrorHandler = log_error) -> None:
         self._invokers: Sequence[Invoker] = [Invoker(agent, on_error=on_error) for agent in agents]
+        self._decisive = [invoker for invoker in self._invokers if until is None or invoker.agent is until]
 
     @property
     def role(self) -> str:
@@ -185,7 +189,7 @@ class CompositeAgent:
 
     def do_work(self) -> int:
         work = sum(invoker.invoke() for invoker in self._invokers)
-        if all(invoker.state is State.CLOSED for invoker in self._invokers):
+        if all(invoker.state is State.CLOSED for invoker in self._decisive):
             raise AgentTerminated
         return work
 

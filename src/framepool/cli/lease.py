@@ -81,7 +81,7 @@ def keepalive(
     """Keep a lease alive; the driver does not answer keepalives, `framepool status` shows the lease."""
     settings = load(config)
     with Client.connect(settings.aeron, name="framepool keepalive") as connection:
-        control = connection.add_publication(channel.control(), settings.stream_ids.control)
+        control = connection.add_publication(channel.control(settings.channels.control), settings.stream_ids.control)
         end = time.monotonic() + seconds
         while True:
             message = ShmLeaseKeepalive(
@@ -122,8 +122,8 @@ def ask[Answer: (ShmAttachResponse, ShmDetachResponse)](
 ) -> Answer:
     """Sends a request and waits for the answer with its correlation id."""
     with Client.connect(settings.aeron, name="framepool ask", timeout=timeout) as connection:
-        answers = connection.add_subscription(channel.control(), settings.stream_ids.control)
-        control = connection.add_publication(channel.control(), settings.stream_ids.control)
+        answers = connection.add_subscription(channel.control(settings.channels.control), settings.stream_ids.control)
+        control = connection.add_publication(channel.control(settings.channels.control), settings.stream_ids.control)
         deadline = time.monotonic() + timeout
         offer(control, request, timeout)
         while time.monotonic() < deadline:

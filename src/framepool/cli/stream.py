@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from cyclopts import Parameter
 
-from framepool.client.attach import AttachState
+from framepool.client.attach import AttachSettings, AttachState
 from framepool.client.consumer import Consumer
 from framepool.client.producer import Producer
 from framepool.client.seat import ControlPlane, Seat
@@ -56,7 +56,7 @@ def publish(
     image = (np.add.outer(np.arange(height), np.arange(width)) % 256).astype(dtype)
     with attached(settings, stream, Role.PRODUCER, create=True) as (client, plane, seat):
         descriptors = client.add_publication(
-            channel.descriptor_publication(settings=settings.aeron), settings.stream_ids.descriptor
+            channel.descriptor_publication(settings.channels.descriptor, settings.aeron), settings.stream_ids.descriptor
         )
         producer = Producer(seat, descriptors, plane.clock)
         due = time.monotonic()
@@ -87,7 +87,7 @@ def consume(
             pattern=stream.to_bytes(4, "little"),
         )
         descriptors = client.add_subscription(
-            channel.descriptor_subscription(), settings.stream_ids.descriptor, only=only
+            channel.descriptor_subscription(settings.channels.descriptor), settings.stream_ids.descriptor, only=only
         )
         consumer = Consumer(seat, descriptors.drain(capacity=4096, max_message=64))
         for _ in ticking(seconds, json, consumer.statistics):
@@ -106,9 +106,10 @@ def attached(
     """A connection to the driver with one seat; it is given back at the end, whatever happens."""
     signal.signal(signal.SIGTERM, _interrupt)
     with Client.connect(settings.aeron, name=f"framepool {role.name.lower()}") as client:
-        plane = ControlPlane(client, MonotonicClock(), settings.stream_ids)
+        plane = ControlPlane(client, MonotonicClock(), settings.stream_ids, settings.channels)
         allowed = AllowedDirectories(filter(None, (settings.driver.shm_base_dir, settings.driver.hugepages_dir)))
-        seat = plane.add(Seat(plane, stream, role, allowed=allowed, create=create))
+        patience = AttachSettings.configured(settings.driver)
+        seat = plane.add(Seat(plane, stream, role, allowed=allowed, create=create, settings=patience))
         try:
             yield client, plane, seat
         except KeyboardInterrupt:

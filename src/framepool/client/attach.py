@@ -13,10 +13,12 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock
+from framepool.config import DriverConfig
 from framepool.errors import RegionError
 from framepool.shm.layout import StreamLayout
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
@@ -66,7 +68,16 @@ class AttachSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_min_ns: int = 50 * NANOS_PER_MILLI
     retry_max_ns: int = 2 * NANOS_PER_SECOND
     driver_timeout_ns: int = 3 * NANOS_PER_SECOND
-    """Without an announce of the stream for so long the driver counts as dead (Driver 4.12)."""
+    """Without an announce of the stream for so long the driver counts as dead (Driver 4.12), and an announce or a
+    region that is older counts for nothing (Wire 15.1)."""
+
+    @classmethod
+    def configured(cls, driver: DriverConfig) -> Self:
+        """What fits a driver of this configuration (Driver 4.4): three of its announces may be missed."""
+        return cls(
+            keepalive_ns=driver.keepalive_interval_ms * NANOS_PER_MILLI,
+            driver_timeout_ns=3 * driver.announce_period_ms * NANOS_PER_MILLI,
+        )
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -187,9 +198,13 @@ class Attachment:
         self._extend(now)
 
     def on_announce(self, announce: ShmPoolAnnounce) -> None:
-        """A sign of life of the driver for this stream."""
-        if announce.stream_id == self.stream_id:
-            self._driver_deadline_ns = self._clock.monotonic_ns() + self._settings.driver_timeout_ns
+        """A sign of life of the driver for this stream; of another one, if a producer's epoch is not the current one
+        (Driver 4.12): within a lease only the end of that lease changes it. An older announce came late."""
+        if announce.stream_id != self.stream_id:
+            return
+        self._driver_deadline_ns = self._clock.monotonic_ns() + self._settings.driver_timeout_ns
+        if self.role is Role.PRODUCER and self.grant is not None and announce.epoch > self.grant.layout.epoch:
+            self._lost(f"epoch {announce.epoch} announced, the lease is for {self.grant.layout.epoch}")
 
     def on_lease_revoked(self, notice: ShmLeaseRevoked) -> None:
         """Ends our lease when it is the one named (Driver 4.9); after an own detach it no longer is."""

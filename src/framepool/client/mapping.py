@@ -59,6 +59,7 @@ class Mapping:
         self._highest_epoch = -1
         self._highest_seen_ns = 0
         self._least_epoch = 0
+        self._announced_ns = 0
 
     @property
     def state(self) -> MappingState:
@@ -85,6 +86,7 @@ class Mapping:
         self._domain = announce.announce_clock_domain
         if announce.epoch == self.epoch:
             self._note(announce.epoch)
+            self._announced_ns = announce.announce_timestamp_ns
             self._recheck()
             return
         if self.stream is not None:
@@ -99,10 +101,14 @@ class Mapping:
             self._refuse(error)
             return
         self._map(layout)
+        self._announced_ns = announce.announce_timestamp_ns
 
-    def on_producer_revoked(self) -> None:
-        """The producer's lease ended: only a later epoch may be mapped now (Driver 4.9)."""
-        if self.stream is not None:
+    def on_producer_revoked(self, timestamp_ns: int) -> None:
+        """The producer's lease ended at that time: only a later epoch may be mapped now (Driver 4.9).
+
+        Notices and announces come on two streams. An announce may overtake the notice it answers; its stamp tells.
+        """
+        if self.stream is not None and timestamp_ns >= self._announced_ns:
             self._least_epoch = self.stream.layout.epoch + 1
             self.unmap("the producer's lease ended")
 
@@ -133,6 +139,7 @@ class Mapping:
 
     def _map(self, layout: StreamLayout) -> None:
         self.unmap(f"epoch {layout.epoch} takes its place")
+        self._announced_ns = 0
         try:
             stream = self._open_stream(layout)
         except RegionError as error:

@@ -14,7 +14,7 @@ from framepool.agent import Timers
 from framepool.client.attach import Attachment, AttachSettings, Grant
 from framepool.client.mapping import Mapping
 from framepool.clock import NANOS_PER_SECOND, Clock
-from framepool.config import StreamIds
+from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost
 from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.shm.region import MappedStream, map_stream
@@ -46,6 +46,7 @@ class Seat:
     ) -> None:
         writable = role is Role.PRODUCER
         policy = owners or OwnerPolicy()
+        settings = settings or AttachSettings()
         self.role = role
         self.attachment = Attachment(
             stream_id,
@@ -61,6 +62,7 @@ class Seat:
             stream_id,
             open_stream=lambda layout: map_stream(layout, allowed, writable=writable, owners=policy),
             clock=plane.clock,
+            freshness_ns=settings.driver_timeout_ns,
         )
         self._timers = Timers(plane.clock)
         self._timers.every(NANOS_PER_SECOND, self.mapping.check_activity)
@@ -87,6 +89,7 @@ class Seat:
 
     def on_announce(self, announce: ShmPoolAnnounce) -> None:
         self.attachment.on_announce(announce)
+        self._follow_the_lease()
         if self.role is Role.CONSUMER and self._granted is not None:
             self.mapping.on_announce(announce)
 
@@ -94,7 +97,7 @@ class Seat:
         self.attachment.on_lease_revoked(notice)
         self._follow_the_lease()
         if notice.role is Role.PRODUCER and notice.stream_id == self.mapping.stream_id:
-            self.mapping.on_producer_revoked()
+            self.mapping.on_producer_revoked(notice.timestamp_ns)
 
     def on_driver_shutdown(self, notice: ShmDriverShutdown) -> None:
         self.attachment.on_driver_shutdown(notice)
@@ -119,15 +122,18 @@ class ControlPlane:
 
     role = "control plane"
 
-    def __init__(self, client: Client, clock: Clock, ids: StreamIds | None = None) -> None:
+    def __init__(
+        self, client: Client, clock: Clock, ids: StreamIds | None = None, channels: Channels | None = None
+    ) -> None:
         ids = ids or StreamIds()
+        channels = channels or Channels()
         self.clock = clock
         self.seats: list[Seat] = []
         self._client = client
         self._lost = False
-        self._requests = client.add_publication(channel.control(), ids.control)
-        self._answers = client.add_subscription(channel.control(), ids.control)
-        self._announces = client.add_subscription(channel.control(), ids.announce)
+        self._requests = client.add_publication(channel.control(channels.control), ids.control)
+        self._answers = client.add_subscription(channel.control(channels.control), ids.control)
+        self._announces = client.add_subscription(channel.control(channels.announce), ids.announce)
         self._dispatch = Dispatcher()
         self._dispatch.on(ShmAttachResponse, lambda message: self._each(Seat.on_attach_response, message))
         self._dispatch.on(ShmPoolAnnounce, lambda message: self._each(Seat.on_announce, message))

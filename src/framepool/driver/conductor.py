@@ -32,16 +32,14 @@ from framepool.wire._generated.driver_901 import (
 )
 from framepool.wire.dispatch import Dispatcher, Drop
 from framepool.wire.message import Message
-from framepool.wire.salvage import salvage
+from framepool.wire.salvage import Salvaged, salvage
 
 log = logging.getLogger(__name__)
 
 REQUESTS_PER_CYCLE = 64
 OUTBOX = 4096
-ANSWERS: dict[type[Message], type[ShmAttachResponse] | type[ShmDetachResponse]] = {
-    ShmAttachRequest: ShmAttachResponse,
-    ShmDetachRequest: ShmDetachResponse,
-}
+REQUESTS = (ShmAttachRequest, ShmDetachRequest, ShmDriverShutdownRequest)
+"""What gets an answer even where it cannot be read."""
 
 
 class Conductor:
@@ -56,6 +54,7 @@ class Conductor:
         self._timers = Timers(clock)
         self._outbox: deque[tuple[Publication, bytes]] = deque()
         self._lost = False
+        self._end = (ShutdownReason.NORMAL, "")
         self.counts: Counter[str] = Counter()
         self.authority = Authority(config, regions, clock, self.publish)
         self._dispatch = Dispatcher()
@@ -66,9 +65,10 @@ class Conductor:
 
     def on_start(self) -> None:
         ids = self._config.stream_ids
-        self._requests = self._client.add_subscription(channel.control(), ids.control)
-        self._control = self._client.add_publication(channel.control(), ids.control)
-        self._announces = self._client.add_publication(channel.control(), ids.announce)
+        channels = self._config.channels
+        self._requests = self._client.add_subscription(channel.control(channels.control), ids.control)
+        self._control = self._client.add_publication(channel.control(channels.control), ids.control)
+        self._announces = self._client.add_publication(channel.control(channels.announce), ids.announce)
         self.authority.provision()
         period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
         self._timers.every(period_ns, self._announce, first_ns=0)
@@ -89,7 +89,7 @@ class Conductor:
 
     def on_close(self) -> None:
         """Says goodbye as far as somebody listens (Driver 4.12)."""
-        self.authority.shut_down(ShutdownReason.NORMAL)
+        self.authority.shut_down(*self._end)
         try:
             self._flush()
         except TransportError as error:
@@ -100,14 +100,13 @@ class Conductor:
         dropped = self._dispatch(message)
         if dropped is None or dropped in {Drop.UNHANDLED, Drop.SCHEMA}:
             return
-        refused = salvage(message, tuple(ANSWERS))
+        refused = salvage(message, REQUESTS)
         if refused is None:
             return
         unsupported = dropped is not Drop.MALFORMED or refused.field == "publishMode"
         code = ResponseCode.UNSUPPORTED if unsupported else ResponseCode.INVALID_PARAMS
         self.counts[f"unreadable {code.name}"] += 1
-        answer = ANSWERS[refused.message]
-        self.publish(answer(correlation_id=refused.correlation_id, code=code, error_message=refused.reason))
+        self.publish(refusal(refused, code))
 
     def publish(self, message: Message) -> None:
         """Sends a message, or keeps it for the next cycle; when too many wait, the oldest go."""
@@ -168,4 +167,15 @@ class Conductor:
             log.warning("a shutdown request with a wrong token was refused")
             return
         log.info("shutting down by request: %s", request.error_message)
+        self._end = (request.reason, request.error_message)
         raise AgentTerminated
+
+
+def refusal(request: Salvaged, code: ResponseCode) -> Message:
+    """The answer to a request that was only recognised, of the kind that its sender waits for."""
+    correlation_id, reason = request.correlation_id, request.reason
+    if request.message is ShmAttachRequest:
+        return ShmAttachResponse(correlation_id=correlation_id, code=code, error_message=reason)
+    if request.message is ShmDetachRequest:
+        return ShmDetachResponse(correlation_id=correlation_id, code=code, error_message=reason)
+    return control.ControlResponse(correlation_id=correlation_id, code=control.ResponseCode(code), error_message=reason)

@@ -32,21 +32,26 @@ class ShmDriver:
         with contextlib.ExitStack() as undo:
             allocator = make_allocator(self.config.driver)
             huge = make_allocator(self.config.driver, hugepages=True) if self.config.driver.hugepages_dir else None
-            undo.callback(allocator.lock().release)
+            allocators = [allocator] + ([huge] if huge else [])
+            for each in allocators:
+                undo.callback(each.lock().release)
             if self.config.driver.media_driver == "embedded":
                 undo.enter_context(MediaDriver(self.config.aeron))
             client = undo.enter_context(Client.connect(self.config.aeron, name="framepool driver"))
             self.regions = DriverRegions(
                 allocator, self.clock, huge_allocator=huge, max_bytes=self.config.driver.limits.max_bytes
             )
+            if self.config.driver.recreate_at_start:
+                self.regions.remove_all()
             undo.callback(self.regions.remove_all)
             self.conductor = Conductor(self.config, client, self.regions, self.clock)
             authority = self.conductor.authority
             self._runner = Runner(
                 CompositeAgent(
                     self.conductor,
-                    Janitor(authority, [allocator] + ([huge] if huge else []), self.clock),
+                    Janitor(authority, allocators, self.clock),
                     StatusWriter(allocator, client, self.clock, authority, self.statistics),
+                    until=self.conductor,
                 ),
                 idle=Sleeping(),
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from framepool.clock import Clock
 from framepool.config import ProfileConfig
+from framepool.driver.streams import LimitReached
 from framepool.errors import AllocationError, RegionError
 from framepool.shm.allocator import Allocator
 from framepool.shm.layout import StreamLayout
@@ -47,9 +48,7 @@ class DriverRegions:
         if allocator is None:
             raise AllocationError("hugepages were asked for and there is no hugetlbfs to use")
         if self._max_bytes and self.mapped_bytes + profile.epoch_bytes > self._max_bytes:
-            raise AllocationError(
-                f"stream {stream_id}: the limit of {self._max_bytes} bytes for all streams is reached"
-            )
+            raise LimitReached(f"stream {stream_id}: the limit of {self._max_bytes} bytes for all streams is reached")
         allocator.remove_unfinished(stream_id)
         layout = allocator.create(
             stream_id,

@@ -15,7 +15,7 @@ from typing import Protocol
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config, ProfileConfig
 from framepool.driver.leases import Lease, LeaseRefused, LeaseTable
-from framepool.errors import AllocationError, RegionError
+from framepool.errors import AllocationError, FramepoolError, RegionError
 from framepool.shm.layout import StreamLayout
 from framepool.wire._generated import control_900 as control
 from framepool.wire._generated.driver_901 import (
@@ -61,6 +61,10 @@ class Regions(Protocol):
         """Whether hugepage-backed regions can be made here."""
 
 
+class LimitReached(AllocationError):
+    """A region is not made because the configuration says how much is enough."""
+
+
 class Refused(Exception):
     """A request that gets an answer other than OK."""
 
@@ -77,6 +81,8 @@ class Stream:
         self.profile = profile
         self.roles = roles
         self.layout: StreamLayout | None = None
+        self.hugepages = False
+        """Whether a client required them: epochs that follow are made of them too."""
 
 
 class Authority:
@@ -110,10 +116,11 @@ class Authority:
             before = stream.layout
             layout = self._layout_for(stream, request)
         except Refused as refusal:
-            self.counts[f"attach {refusal.code.name}"] += 1
-            self._publish(
-                ShmAttachResponse(correlation_id=request.correlation_id, code=refusal.code, error_message=str(refusal))
-            )
+            self._refuse(request, refusal.code, str(refusal))
+            return
+        except (FramepoolError, OSError) as error:
+            log.error("stream %d: %s", request.stream_id, error)
+            self._refuse(request, ResponseCode.INTERNAL_ERROR, str(error))
             return
         if creating:
             self.streams[stream.stream_id] = stream
@@ -125,11 +132,27 @@ class Authority:
             self.announce(stream)
 
     def keepalive(self, message: ShmLeaseKeepalive) -> None:
-        """Extends the lease that the message fits, and no other (Driver 4.4)."""
+        """Extends the lease that the message fits, and no other (Driver 4.4).
+
+        A consumer whose lease is unknown here is told so: an announce of a restarted driver looks to it like any
+        other new epoch, so that nothing else would make it attach again (Driver 10).
+        """
         known = self.leases.keepalive(
             message.lease_id, message.stream_id, message.client_id, message.role, self._clock.monotonic_ns()
         )
         self.counts["keepalive OK" if known else "keepalive REJECTED"] += 1
+        if message.role is Role.CONSUMER and self.leases.get(message.lease_id) is None:
+            self._publish(
+                ShmLeaseRevoked(
+                    timestamp_ns=self._clock.timestamp_ns(),
+                    lease_id=message.lease_id,
+                    stream_id=message.stream_id,
+                    client_id=message.client_id,
+                    role=message.role,
+                    reason=LeaseRevokeReason.REVOKED,
+                    error_message="this driver knows no such lease",
+                )
+            )
 
     def detach(self, request: ShmDetachRequest) -> None:
         """Ends the lease that the request fits; anything else is REJECTED and changes nothing (Driver 4.9)."""
@@ -196,6 +219,10 @@ class Authority:
 
     # Decisions
 
+    def _refuse(self, request: ShmAttachRequest, code: ResponseCode, reason: str) -> None:
+        self.counts[f"attach {code.name}"] += 1
+        self._publish(ShmAttachResponse(correlation_id=request.correlation_id, code=code, error_message=reason))
+
     def _admit(self, request: ShmAttachRequest) -> tuple[Stream, bool]:
         """The stream of a request that may be granted, and whether it is a new one; or `Refused`."""
         if request.client_id == 0:
@@ -256,14 +283,29 @@ class Authority:
                 ResponseCode.INVALID_PARAMS,
                 "a pool of this stream is configured with other nslots than its ring",
             )
+        hugepages = request.require_hugepages is Bool.TRUE
         try:
             if request.role is Role.PRODUCER or stream.layout is None:
-                return self._new_epoch(stream, hugepages=request.require_hugepages is Bool.TRUE)
+                return self._new_epoch(stream, hugepages=hugepages or stream.hugepages)
+        except LimitReached as error:
+            raise Refused(ResponseCode.REJECTED, str(error)) from error
+        if hugepages and not stream.layout.header_uri.require_hugepages:
+            raise Refused(ResponseCode.REJECTED, f"stream {stream.stream_id} is not made of hugepages")
+        try:
             self._regions.validate(stream.layout)
-        except (AllocationError, RegionError) as error:
-            log.error("stream %d: %s", stream.stream_id, error)
-            raise Refused(ResponseCode.INTERNAL_ERROR, str(error)) from error
+        except RegionError:
+            self._replace_damaged(stream)
+            raise
         return stream.layout
+
+    def _replace_damaged(self, stream: Stream) -> None:
+        """Somebody else changed the files of the epoch: nobody may go on using it (Driver 3, 4.7)."""
+        producer = self.leases.producer_of(stream.stream_id)
+        if producer is not None:
+            self.revoke(producer.lease_id, "the regions of the stream were damaged")
+        else:
+            self._try_new_epoch(stream)
+            self.announce(stream)
 
     def _lease_ended(self, lease: Lease, reason: LeaseRevokeReason, text: str) -> None:
         """Announces the end of a lease and, for a producer's, the new epoch (Driver 4.7, 4.9, 4.10, 6)."""
@@ -284,11 +326,12 @@ class Authority:
             self._try_new_epoch(stream)
             self.announce(stream)
 
-    def _new_epoch(self, stream: Stream, *, hugepages: bool = False) -> StreamLayout:
+    def _new_epoch(self, stream: Stream, *, hugepages: bool) -> StreamLayout:
         layout = self._regions.create(stream.stream_id, stream.profile, hugepages=hugepages)
         if stream.layout is not None:
             self._regions.retire(stream.layout)
         stream.layout = layout
+        stream.hugepages = hugepages
         self.counts["epochs"] += 1
         return layout
 
@@ -296,7 +339,7 @@ class Authority:
         """A bump that no request waits for. Where it fails the stream has no epoch: it is announced no more, so
         that consumers fail closed, and the next attach or `provision` tries again."""
         try:
-            self._new_epoch(stream)
+            self._new_epoch(stream, hugepages=stream.hugepages)
         except (AllocationError, RegionError) as error:
             log.error("stream %d has no regions now: %s", stream.stream_id, error)
             if stream.layout is not None:

@@ -195,3 +195,12 @@ def test_composite_ends_when_all_its_agents_have_ended() -> None:
     assert both.do_work() == 1
     with pytest.raises(AgentTerminated):
         both.do_work()
+
+
+def test_composite_ends_with_the_agent_that_the_others_serve() -> None:
+    main, servant = Recorder(1, AgentTerminated(), role="main"), Recorder(role="servant")
+    both = CompositeAgent(main, servant, until=main)
+    both.on_start()
+    assert both.do_work() == 1
+    with pytest.raises(AgentTerminated):
+        both.do_work()

@@ -110,7 +110,7 @@ def test_lower_epoch_unmaps_but_is_mapped_only_after_a_window_without_the_higher
 def test_after_the_producers_end_only_a_later_epoch_is_mapped(world: World) -> None:
     first = world.epoch(5)
     world.mapping.on_announce(world.announce(first))
-    world.mapping.on_producer_revoked()
+    world.mapping.on_producer_revoked(world.clock.timestamp_ns())
     assert world.mapping.state is MappingState.UNMAPPED
     world.mapping.on_announce(world.announce(first))
     assert world.mapping.state is MappingState.UNMAPPED
