@@ -6,6 +6,7 @@ as a gap when no descriptor told of it, as late when it was overwritten, as inva
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import msgspec
@@ -13,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from framepool._native.seqlock import RingReader
+from framepool.client.listener import Listener
 from framepool.client.mapping import ring_parts
 from framepool.client.seat import Seat
+from framepool.errors import MediaDriverLost
 from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
@@ -36,6 +39,7 @@ class Consumer:
     def __init__(self, seat: Seat, descriptors: Drain) -> None:
         self._seat = seat
         self._descriptors = descriptors
+        self._listener = Listener(descriptors.subscription, descriptors)
         self._stream: MappedStream | None = None
         self._ring: RingReader | None = None
         self._next_seq: int | None = None
@@ -44,7 +48,11 @@ class Consumer:
     def poll(self, limit: int = 256) -> list[Received]:
         """The frames that descriptors told of since the last call and that are still there."""
         frames = []
-        for message in self._descriptors.take(limit):
+        try:
+            messages = self._listener.poll(limit)
+        except MediaDriverLost:  # the control plane waits for it
+            return []
+        for message in messages:
             frame = self._receive(FrameDescriptor.decode(message))
             if frame is not None:
                 frames.append(frame)
@@ -52,7 +60,11 @@ class Consumer:
 
     def wait(self, timeout: float) -> bool:
         """Whether there is something to poll, waiting for it up to `timeout` seconds."""
-        return self._descriptors.wait(timeout)
+        try:
+            return self._descriptors.wait(timeout)
+        except MediaDriverLost:
+            time.sleep(timeout)
+            return False
 
     def close(self) -> None:
         """Lets go of the slots; the seat keeps the lease."""

@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from framepool.agent import Timers
 from framepool.client.attach import Attachment, AttachSettings, Grant
+from framepool.client.listener import Listener
 from framepool.client.mapping import Mapping
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.config import Channels, StreamIds
-from framepool.errors import MediaDriverLost
+from framepool.errors import MediaDriverLost, TransportTimeout
 from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.shm.region import MappedStream, map_stream
 from framepool.transport import channel
@@ -131,9 +132,13 @@ class ControlPlane:
         self.seats: list[Seat] = []
         self._client = client
         self._lost = False
-        self._requests = client.add_publication(channel.control(channels.control), ids.control)
-        self._answers = client.add_subscription(channel.control(channels.control), ids.control)
-        self._announces = client.add_subscription(channel.control(channels.announce), ids.announce)
+        self._reconnects = 0
+        settings = client.settings
+        self._requests = client.add_publication(channel.control_publication(channels.control, settings), ids.control)
+        self._answers = Listener(client.add_subscription(channel.control_subscription(channels.control), ids.control))
+        self._announces = Listener(
+            client.add_subscription(channel.control_subscription(channels.announce), ids.announce)
+        )
         self._dispatch = Dispatcher()
         self._dispatch.on(ShmAttachResponse, lambda message: self._each(Seat.on_attach_response, message))
         self._dispatch.on(ShmPoolAnnounce, lambda message: self._each(Seat.on_announce, message))
@@ -163,22 +168,38 @@ class ControlPlane:
         pass
 
     def do_work(self) -> int:
-        if self._lost and not self._client.try_reconnect():
-            return sum(seat.do_work() for seat in self.seats)
-        self._lost = False
+        heard = self._hear()
+        return heard + sum(seat.do_work() for seat in self.seats)
+
+    def statistics(self) -> dict[str, int]:
+        """How often the media driver came back, and how often messages were missed for being too slow."""
+        left_behind = self._answers.left_behind + self._announces.left_behind
+        return {"reconnects": self._reconnects, "left_behind": left_behind, **self._dispatch.statistics()}
+
+    def on_close(self) -> None:
+        for seat in list(self.seats):
+            self.remove(seat)
+
+    def _hear(self) -> int:
+        """Hands over what came; while there is no media driver, tries to get back to one."""
         try:
+            if self._lost:
+                if not self._client.try_reconnect():
+                    return 0
+                log.info("media driver is back")
+                self._lost = False
+                self._reconnects += 1
             messages = self._answers.poll() + self._announces.poll()
         except MediaDriverLost as error:
             log.warning("media driver lost, waiting for it: %s", error)
             self._lost = True
             return 0
+        except TransportTimeout as error:
+            log.warning("media driver does not answer, trying again: %s", error)
+            return 0
         for message in messages:
             self._dispatch(message)
-        return len(messages) + sum(seat.do_work() for seat in self.seats)
-
-    def on_close(self) -> None:
-        for seat in list(self.seats):
-            self.remove(seat)
+        return len(messages)
 
     def _each[M: Message](self, handler: Callable[[Seat, M], None], message: M) -> None:
         for seat in self.seats:

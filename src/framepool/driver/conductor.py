@@ -1,24 +1,25 @@
 """The driver as an agent: the control stream in, decisions by `Authority`, answers and announces out (Driver 4.5, 8).
 
 It reads a bounded number of requests a cycle, so that a storm of them cannot hold up announces and expiries, and
-keeps what Aeron does not take at once in a bounded outbox. Input that is not for the driver is counted; a request
-that can be recognised but not read is answered with the code that says why (Driver 4.6).
+what Aeron does not take at once waits in an outbox. Input that is not for the driver is counted; a request that can
+be recognised but not read is answered with the code that says why (Driver 4.6).
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Buffer
 
 from framepool.agent import AgentTerminated, Timers
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config
+from framepool.driver.outbox import Outbox
 from framepool.driver.streams import Authority, Regions
-from framepool.errors import MediaDriverLost, TransportError
+from framepool.errors import MediaDriverLost
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Outcome, Publication
+from framepool.transport.aeron import Client
 from framepool.wire._generated import control_900 as control
 from framepool.wire._generated.driver_901 import (
     ResponseCode,
@@ -37,7 +38,6 @@ from framepool.wire.salvage import Salvaged, salvage
 log = logging.getLogger(__name__)
 
 REQUESTS_PER_CYCLE = 64
-OUTBOX = 4096
 REQUESTS = (ShmAttachRequest, ShmDetachRequest, ShmDriverShutdownRequest)
 """What gets an answer even where it cannot be read."""
 
@@ -52,7 +52,6 @@ class Conductor:
         self._client = client
         self._clock = clock
         self._timers = Timers(clock)
-        self._outbox: deque[tuple[Publication, bytes]] = deque()
         self._lost = False
         self._end = (ShutdownReason.NORMAL, "")
         self.counts: Counter[str] = Counter()
@@ -67,33 +66,34 @@ class Conductor:
         ids = self._config.stream_ids
         channels = self._config.channels
         self._requests = self._client.add_subscription(channel.control(channels.control), ids.control)
-        self._control = self._client.add_publication(channel.control(channels.control), ids.control)
-        self._announces = self._client.add_publication(channel.control(channels.announce), ids.announce)
+        control_channel, announce_channel = (
+            channel.control_publication(name, self._config.aeron) for name in (channels.control, channels.announce)
+        )
+        answers = self._client.add_publication(control_channel, ids.control)
+        announces = self._client.add_publication(announce_channel, ids.announce)
+        self._answers = Outbox(answers, "answers", self.counts)
+        self._announces = Outbox(announces, "announces", self.counts)
         self.authority.provision()
         period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
         self._timers.every(period_ns, self._announce, first_ns=0)
 
     def do_work(self) -> int:
+        if self._lost:
+            return self._come_back()
+        work = self._answers.flush() + self._announces.flush()
         try:
-            if self._lost:
-                return self._come_back()
-            work = self._flush()
-            for message in self._requests.poll(REQUESTS_PER_CYCLE):
-                self.receive(message)
-                work += 1
-            return work + self.authority.expire() + self._timers.poll()
+            requests = self._requests.poll(REQUESTS_PER_CYCLE)
         except MediaDriverLost as error:
             log.error("media driver lost, waiting for it: %s", error)
             self._lost = True
             return 0
+        for request in requests:
+            self.receive(request)
+        return work + len(requests) + self.authority.expire() + self._timers.poll()
 
     def on_close(self) -> None:
         """Says goodbye as far as somebody listens (Driver 4.12)."""
         self.authority.shut_down(*self._end)
-        try:
-            self._flush()
-        except TransportError as error:
-            log.info("nobody could be told of the shutdown: %s", error)
 
     def receive(self, message: Buffer) -> None:
         """One message of the control stream, whoever sent it."""
@@ -109,30 +109,13 @@ class Conductor:
         self.publish(refusal(refused, code))
 
     def publish(self, message: Message) -> None:
-        """Sends a message, or keeps it for the next cycle; when too many wait, the oldest go."""
-        to = self._announces if isinstance(message, control.ShmPoolAnnounce) else self._control
-        self._outbox.append((to, message.encode()))
-        if len(self._outbox) > OUTBOX:
-            self._outbox.popleft()
-            self.counts["outbox overruns"] += 1
-        self._flush()
+        """Sends a message now or as soon as Aeron takes it."""
+        outbox = self._announces if isinstance(message, control.ShmPoolAnnounce) else self._answers
+        outbox.put(message.encode())
 
     def statistics(self) -> dict[str, int]:
         """Counts of everything that was asked, answered, announced and dropped."""
         return {**self.authority.counts, **self.counts, **self._dispatch.statistics()}
-
-    def _flush(self) -> int:
-        sent = 0
-        while self._outbox:
-            publication, data = self._outbox[0]
-            outcome = publication.offer(data)
-            if outcome == Outcome.BACK_PRESSURED:
-                break
-            if outcome < 0 and outcome != Outcome.NOT_CONNECTED:
-                self.counts[f"send {Outcome(outcome).name}"] += 1
-            self._outbox.popleft()
-            sent += 1
-        return sent
 
     def _announce(self) -> None:
         self.authority.provision()
@@ -146,7 +129,8 @@ class Conductor:
         log.info("media driver is back")
         self._lost = False
         self.counts["reconnects"] += 1
-        self._outbox.clear()
+        self._answers.lost = self._announces.lost = None
+        self._announces.clear()
         self._announce()
         return 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter as Counts
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from framepool.agent import Timers
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.config import Config
 from framepool.driver.streams import Authority
-from framepool.errors import FramepoolError
+from framepool.errors import FramepoolError, MediaDriverLost
 from framepool.shm.allocator import Allocator
 from framepool.transport.aeron import Client, Counter
 from framepool.wire._generated.driver_901 import ResponseCode, Role
@@ -45,6 +46,7 @@ def describe(authority: Authority, config: Config, clock: Clock, counts: Mapping
         }
         for lease in authority.leases
     ]
+    consumers = Counts(lease.stream_id for lease in authority.leases if lease.role is Role.CONSUMER)
     streams = []
     for stream in authority.streams.values():
         producer = authority.leases.producer_of(stream.stream_id)
@@ -57,9 +59,7 @@ def describe(authority: Authority, config: Config, clock: Clock, counts: Mapping
                 "nslots": stream.profile.nslots,
                 "strides": [pool.stride_bytes for pool in stream.profile.pools],
                 "producer": None if producer is None else producer.client_id,
-                "consumers": sum(
-                    lease.stream_id == stream.stream_id and lease.role is Role.CONSUMER for lease in authority.leases
-                ),
+                "consumers": consumers[stream.stream_id],
             }
         )
     return {
@@ -137,8 +137,9 @@ class StatusWriter:
             "announces": counts["announces"],
             "rejected": sum(counts[f"attach {code.name}"] for code in ResponseCode if code is not ResponseCode.OK),
         }
-        for name, value in values.items():
-            self._counters[name].set(value)
+        with contextlib.suppress(MediaDriverLost):  # the conductor waits for it; the counters come back with it
+            for name, value in values.items():
+                self._counters[name].set(value)
 
 
 def _private(path: str, flags: int) -> int:

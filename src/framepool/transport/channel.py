@@ -57,10 +57,31 @@ def control(channel: str = "aeron:ipc", *, term_length: int = CONTROL_TERM) -> s
     return complete(channel, term_length=size(term_length))
 
 
+def control_publication(
+    channel: str = "aeron:ipc", settings: AeronSettings | None = None, *, term_length: int = CONTROL_TERM
+) -> str:
+    """For whoever speaks on such a stream: says how soon an untethered reader that stops is left behind."""
+    return _patient(channel, settings, term_length)
+
+
+def control_subscription(channel: str = "aeron:ipc", *, term_length: int = CONTROL_TERM) -> str:
+    """For the many clients of one driver: one that stops is left behind instead of stopping all the others."""
+    return complete(channel, term_length=size(term_length), tether="false")
+
+
 def descriptor_publication(
     channel: str = "aeron:ipc", settings: AeronSettings | None = None, *, term_length: int = DESCRIPTOR_TERM
 ) -> str:
     """For descriptors and progress: says how soon an untethered reader that stops is left behind."""
+    return _patient(channel, settings, term_length)
+
+
+def descriptor_subscription(channel: str = "aeron:ipc", *, term_length: int = DESCRIPTOR_TERM) -> str:
+    """For descriptors and progress: this reader may be left behind."""
+    return complete(channel, term_length=size(term_length), tether="false")
+
+
+def _patient(channel: str, settings: AeronSettings | None, term_length: int) -> str:
     settings = settings or AeronSettings()
     return complete(
         channel,
@@ -69,11 +90,6 @@ def descriptor_publication(
         untethered_linger_timeout=duration(settings.untethered_linger_timeout),
         untethered_resting_timeout=duration(settings.untethered_resting_timeout),
     )
-
-
-def descriptor_subscription(channel: str = "aeron:ipc", *, term_length: int = DESCRIPTOR_TERM) -> str:
-    """For descriptors and progress: this reader may be left behind."""
-    return complete(channel, term_length=size(term_length), tether="false")
 
 
 def size(length: int) -> str:

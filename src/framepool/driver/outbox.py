@@ -1,0 +1,62 @@
+"""What waits for a publication to take it: bounded, in order, and never in anybody's way.
+
+A reader that stops may hold up a stream for as long as Aeron gives it. The driver does not wait with it: answers and
+announces have an outbox each, and when one is full its oldest message goes. A requester whose answer was lost asks
+again, an announce is repeated within its period, and the holder of a lease whose end it was not told of hears it in
+answer to its next keepalive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from framepool.errors import MediaDriverLost
+from framepool.transport.aeron import Outcome, Publication
+
+CAPACITY = 4096
+
+
+class Outbox:
+    """The messages of one publication that Aeron has not taken yet."""
+
+    def __init__(self, publication: Publication, name: str, counts: Counter[str], *, capacity: int = CAPACITY) -> None:
+        self.lost: MediaDriverLost | None = None
+        """Why nothing can be sent until the media driver is back."""
+        self._publication = publication
+        self._name = name
+        self._counts = counts
+        self._capacity = capacity
+        self._waiting: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: bytes) -> None:
+        """Sends a message, or keeps it for a later `flush`; never raises, because a decision stands whether or not
+        anybody hears of it."""
+        self._waiting.append(message)
+        if len(self._waiting) > self._capacity:
+            self._waiting.popleft()
+            self._counts[f"{self._name} overruns"] += 1
+        self.flush()
+
+    def flush(self) -> int:
+        """Sends what Aeron takes now, oldest first, and says how many messages that was."""
+        sent = 0
+        while self._waiting and self.lost is None:
+            try:
+                outcome = self._publication.offer(self._waiting[0])
+            except MediaDriverLost as error:
+                self.lost = error
+                break
+            if outcome in {Outcome.BACK_PRESSURED, Outcome.ADMIN_ACTION}:
+                break
+            if outcome < 0 and outcome != Outcome.NOT_CONNECTED:
+                self._counts[f"{self._name} {Outcome(outcome).name}"] += 1
+            self._waiting.popleft()
+            sent += 1
+        return sent
+
+    def clear(self) -> None:
+        """Forgets what waits: it is not true any more."""
+        self._waiting.clear()
