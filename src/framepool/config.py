@@ -36,22 +36,39 @@ class StreamIds(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The Aeron stream ids of the control plane and the ranges of tensor streams (Wire 15.11)."""
 
     control: StreamId = 1000
+    """Requests to the driver and its answers, hellos and configuration of consumers."""
     announce: StreamId = 1001
+    """ShmPoolAnnounce."""
     descriptor: StreamId = 1100
+    """FrameDescriptor of all tensor streams."""
     qos: StreamId = 1200
+    """QoS reports."""
     metadata: StreamId = 1300
+    """Metadata of data sources."""
     service_control: StreamId = 1400
+    """Commands to services."""
     service_status: StreamId = 1401
+    """Their echo."""
     discovery_request: StreamId = 7000
+    """Questions to discovery."""
     discovery_response: StreamId = 7004
+    """Its answers, unless the question names another."""
     bridge_payload: StreamId = 3000
+    """Chunks between bridges."""
     bridge_control: StreamId = 3001
+    """Control messages between bridges."""
     bridge_metadata: StreamId = 3002
+    """Metadata between bridges."""
     pools: IdRange = (10_000, 10_999)
+    """Tensor streams that people name."""
     driver_allocated: IdRange = (20_000, 29_999)
+    """Tensor streams that programs make on demand."""
     consumer_descriptor: IdRange = (31_000, 31_999)
+    """Descriptor streams of single consumers."""
     consumer_control: IdRange = (32_000, 32_999)
+    """Progress streams of single consumers."""
     bridge_destinations: IdRange = (50_000, 59_999)
+    """Tensor streams that bridges make."""
 
     def __post_init__(self) -> None:
         taken: list[tuple[int, int, str]] = []
@@ -88,7 +105,9 @@ class PoolConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One size class of a profile."""
 
     pool_id: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    """The number of the pool, unique in its profile."""
     stride_bytes: Positive
+    """The largest payload of this pool: 64 times a power of two."""
     nslots: NotNegative = 0
     """0 is the profile's own; any other number than that is refused at attach (Driver 4.3)."""
 
@@ -102,7 +121,9 @@ class ProfileConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How a stream is laid out: slots in the header ring and in each pool, and the pools' size classes."""
 
     nslots: Positive
+    """Slots of the header ring and of every pool, a power of two."""
     pools: tuple[PoolConfig, ...]
+    """The size classes; a frame goes into the smallest that holds it."""
     rate_hz: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """What the fastest producer publishes; given with `latency_ms`, enough slots for both are demanded."""
     latency_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -160,15 +181,20 @@ class StreamConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A stream that exists from the start of the driver."""
 
     stream_id: StreamId
+    """The id of the stream."""
     profile: str = "default"
+    """Its profile; `default` is worked out from the free shared memory unless it is defined."""
     roles: tuple[Literal["producer", "consumer"], ...] = ("producer", "consumer")
+    """Who may attach."""
 
 
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one driver hands out at the most."""
 
     max_streams: Positive = 1_000
+    """Streams."""
     max_leases: Positive = 10_000
+    """Leases."""
     max_bytes: NotNegative = 0
     """Of all epochs together; 0 is no limit but the filesystem's."""
 
@@ -179,25 +205,35 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     media_driver: Literal["embedded", "external"] = "embedded"
     """Whether the driver runs an Aeron media driver in its own process or uses the one of `aeron.directory`."""
     shm_base_dir: str = "/dev/shm"
+    """Where the files are made, and the directory that clients accept them from."""
     hugepages_dir: str = ""
     """A hugetlbfs mount for streams that require hugepages; empty refuses them."""
     namespace: str = "default"
+    """One driver each; part of the path of every file."""
     access: Literal["private", "group"] = "private"
+    """Modes 0700 and 0600, or 2770 and 0660 for a group."""
     group: str = ""
+    """The group, with `access = "group"`."""
     announce_period_ms: Positive = 1_000
+    """How often every stream is announced; changes are announced at once."""
     keepalive_interval_ms: Positive = 1_000
+    """How often clients say that they live."""
     lease_expiry_ms: NotNegative = 3_000
     """0 grants leases that do not expire."""
     clock: Literal["monotonic", "realtime_synced"] = "monotonic"
+    """The clock of announces: of this host, or one that is disciplined to other hosts."""
     clock_error_budget_us: NotNegative = 0
+    """How far synchronised clocks may be apart; needed with `realtime_synced`."""
     dynamic_streams: bool = True
     """Whether EXISTING_OR_CREATE may make streams of the ranges `pools` and `driver_allocated`."""
     prefault: bool = False
+    """Touch every page when a region is made."""
     recreate_at_start: bool = False
     """Whether to remove the files that a killed driver left before making new ones (Driver 13)."""
     shutdown_token: str = ""
     """Empty: no termination by message."""
     limits: Limits = Limits()
+    """What the driver hands out at the most."""
 
     def __post_init__(self) -> None:
         for name in ("shm_base_dir", "hugepages_dir"):
@@ -216,11 +252,16 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
     aeron: AeronSettings = msgspec.field(default_factory=AeronSettings)
+    """The media driver and its clients."""
     stream_ids: StreamIds = StreamIds()
+    """The plan of stream ids; ids that overlap are refused."""
     channels: Channels = Channels()
     driver: DriverConfig = DriverConfig()
+    """The shared-memory driver."""
     profiles: dict[str, ProfileConfig] = {}
+    """Layouts by name."""
     streams: tuple[StreamConfig, ...] = ()
+    """Streams that exist from the start."""
 
     def __post_init__(self) -> None:
         known = {"default", *self.profiles}

@@ -21,6 +21,10 @@ dropped and counted, never raised; what is raised here concerns the caller or th
     ├── TensorError                 a shape, dtype or stride that the header cannot describe
     ├── NoPoolFits                  the payload is larger than every pool's stride
     ├── SequenceError               a slot was claimed or committed out of turn
+    ├── LeaseError                  the driver and this client
+    │   ├── AttachRefused           the driver said no, or nothing, in time
+    │   └── NotAttached             there is no lease right now; the client is trying to get one
+    ├── FrameOverwritten            the producer lapped the reader of this frame
     ├── TransportError              Aeron refused or failed
     │   ├── AeronLibraryError       libaeron is missing or lacks a symbol
     │   ├── MediaDriverLost         the media driver died or gave this client up
@@ -96,6 +100,22 @@ class NoPoolFits(FramepoolError):
 
 class SequenceError(FramepoolError):
     """A slot was claimed or committed out of turn."""
+
+
+class LeaseError(FramepoolError):
+    """Something between the driver and this client."""
+
+
+class AttachRefused(LeaseError):
+    """The driver said no, or nothing, in time; the message has its reason."""
+
+
+class NotAttached(LeaseError):
+    """There is no lease right now. The client goes on trying; the frame is counted as dropped."""
+
+
+class FrameOverwritten(FramepoolError):
+    """The producer lapped the reader: what was read of this frame is not to be used."""
 
 
 class TransportError(FramepoolError):
