@@ -9,6 +9,7 @@ epoch, a lease id granted twice. The journal of a killed process ends with its l
 
     journal = Journal(path, "camera")
     journal.attached(grant.lease_id, client_id, Role.PRODUCER, stream_id, epoch)
+    journal.mapped(stream_id, epoch)
     journal.published(stream_id, epoch, seq, crc)
     …
     assert check(read(paths)) == []
@@ -26,7 +27,7 @@ import msgspec
 
 from framepool.wire._generated.driver_901 import Role
 
-Op = Literal["attached", "lost", "published", "received", "missed"]
+Op = Literal["attached", "lost", "mapped", "published", "received", "missed"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +64,10 @@ class Journal:
     def lost(self, lease_id: int, stream_id: int) -> None:
         """The end of a lease was noticed, or the lease given back."""
         self._write("lost", stream_id, lease_id=lease_id)
+
+    def mapped(self, stream_id: int, epoch: int) -> None:
+        """Regions were mapped; whatever is counted starts anew with them."""
+        self._write("mapped", stream_id, epoch)
 
     def published(self, stream_id: int, epoch: int, seq: int, crc: int) -> None:
         """A frame was committed."""
@@ -115,30 +120,33 @@ def check(events: Iterable[Event]) -> list[str]:
 def _own_faults(events: list[Event]) -> Iterator[str]:
     """What one process may not do to one stream, in its own order of events."""
     lease: Event | None = None
-    epoch = 0
+    mapped: Event | None = None
     following: int | None = None
     for event in events:
         if event.op == "attached":
             if lease is not None:
                 yield f"{_who(event)} got lease {event.lease_id} while it held {lease.lease_id}"
-            lease, following = event, None
-        elif event.op == "lost":
-            lease = None
-        elif lease is None:
-            yield f"{_who(event)} {event.op} seq {event.seq} of epoch {event.epoch} without a lease"
-        if event.op in {"lost", "attached"}:
+            lease = event
             continue
-        if event.epoch < epoch:
-            yield f"{_who(event)} {event.op} in epoch {event.epoch} after epoch {epoch}"
-        if event.epoch != epoch:
-            epoch, following = event.epoch, None
+        if event.op == "lost":
+            lease = None
+            continue
+        if lease is None:
+            yield f"{_who(event)} {event.op} seq {event.seq} of epoch {event.epoch} without a lease"
+        if event.op == "mapped":
+            if mapped is not None and event.epoch < mapped.epoch:
+                yield f"{_who(event)} mapped epoch {event.epoch} after epoch {mapped.epoch}"
+            mapped, following = event, None
+        elif mapped is None or mapped.epoch != event.epoch:
+            there = "none" if mapped is None else mapped.epoch
+            yield f"{_who(event)} {event.op} in epoch {event.epoch}, mapped was {there}"
         if event.op == "published" and lease is not None and event.epoch != lease.epoch:
             yield f"{_who(event)} published in epoch {event.epoch} with a lease for {lease.epoch}"
         if event.op == "missed" and following is not None:
             following += event.count
         if event.op == "received":
             if following is not None and event.seq != following:
-                yield f"{_who(event)} received seq {event.seq} of epoch {epoch}, accounted for was up to {following}"
+                yield f"{_who(event)} received seq {event.seq} of epoch {event.epoch}, due was {following}"
             following = event.seq + 1
 
 
