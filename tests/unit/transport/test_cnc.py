@@ -73,7 +73,7 @@ def test_what_is_no_regular_file_is_refused_without_hanging(base_dir: Path, kind
         cnc.driver_status(str(base_dir))
 
 
-@pytest.mark.parametrize("length", [0, 1, 51, 128, 4096, 1_000_000])
+@pytest.mark.parametrize("length", [0, 1, 51, 128, 4096, 1_000_000, 5_000_000])
 def test_truncated_file_is_named_and_a_client_does_not_hang_on_it(
     media_driver: MediaDriver, base_dir: Path, length: int
 ) -> None:

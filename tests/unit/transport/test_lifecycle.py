@@ -17,7 +17,7 @@ from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from tests.unit.transport.conftest import CHANNEL, Ends
 
-Until = Callable[[Callable[[], object]], None]
+Until = Callable[..., None]
 
 
 def test_any_order_of_closing(media_driver: MediaDriver) -> None:
@@ -137,13 +137,14 @@ def test_two_threads_that_poll_share_the_messages(ends: Ends) -> None:
 
 
 EXIT = """
-import sys
+import ctypes, sys
 from framepool.transport.aeron import Client
 from framepool.transport.settings import AeronSettings
 client = Client.connect(AeronSettings(directory=sys.argv[1]))
 publication = client.add_publication("aeron:ipc?term-length=64k", 10)
 drain = client.add_subscription("aeron:ipc?term-length=64k", 10).drain()
 claim = publication.try_claim(8)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(drain))  # something keeps it to the very end
 """
 
 
@@ -152,7 +153,7 @@ def test_program_may_end_without_closing(media_driver: MediaDriver, client: Clie
     publication = client.add_publication(CHANNEL, 10)
     result = subprocess.run([sys.executable, "-c", EXIT, media_driver.directory], capture_output=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, b"")
-    until(lambda: not publication.is_connected)
+    until(lambda: not publication.is_connected, 5.0)
 
 
 def test_open_client_cannot_be_opened_again(client: Client, media_driver: MediaDriver) -> None:
