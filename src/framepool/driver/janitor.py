@@ -7,7 +7,9 @@ janitor elsewhere, and the newest directory of a stream stays, emptied, because 
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
@@ -16,10 +18,12 @@ import msgspec
 from framepool.agent import Timers
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.driver.streams import Authority
-from framepool.errors import AllocationError, FramepoolError
+from framepool.errors import FramepoolError
 from framepool.shm.allocator import Allocator
 from framepool.shm.tree import effective_user
-from framepool.wire._generated.control_900 import ShmRegionSuperblock
+from framepool.wire._generated.control_900 import ClockDomain, ShmRegionSuperblock
+
+log = logging.getLogger(__name__)
 
 SWEEP_PERIOD_NS = 2 * NANOS_PER_SECOND
 
@@ -82,30 +86,23 @@ def sweep_own(allocator: Allocator, stream_id: int, current: int, leased: Collec
 
 def abandoned(base_dir: str, clock: Clock, freshness_ns: int) -> Iterator[tuple[Allocator, Removal]]:
     """Epochs below a base that no running process keeps: no driver holds the namespace, the activity is stale and
-    the process that made them is dead. Only this user's namespaces are looked at."""
+    the process that made them is dead. Only this user's namespaces are looked at, and looking changes nothing."""
     for allocator in namespaces(base_dir):
-        try:
-            lock = allocator.lock()
-        except AllocationError:
-            continue  # its driver lives
-        try:
+        with allocator.unused() as unused:
+            if not unused:
+                continue  # its driver lives
             for stream_id in allocator.streams():
                 for epoch in allocator.epochs(stream_id):
                     block = allocator.read_superblock(stream_id, epoch)
                     if block is not None and is_dead(block, clock, freshness_ns):
                         reason = f"made by process {block.pid}, which is gone"
                         yield allocator, Removal(allocator.directory, stream_id, epoch, reason)
-        finally:
-            lock.release()
 
 
 def is_dead(block: ShmRegionSuperblock, clock: Clock, freshness_ns: int) -> bool:
     """Stale by either clock, because a superblock does not say which one stamped it, and of a process that is gone."""
-    ages = (
-        clock.monotonic_ns() - block.activity_timestamp_ns,
-        clock.wall_seconds() * NANOS_PER_SECOND - block.activity_timestamp_ns,
-    )
-    fresh = any(0 <= age <= freshness_ns for age in ages)
+    stamp = block.activity_timestamp_ns
+    fresh = any(abs(clock.now_ns(domain) - stamp) <= freshness_ns for domain in ClockDomain)
     return not fresh and not process_lives(block.pid)
 
 
@@ -123,15 +120,20 @@ def process_lives(pid: int) -> bool:
 
 
 def namespaces(base_dir: str) -> Iterator[Allocator]:
-    """The namespaces of this user below a base."""
+    """The namespaces of this user below a base, private ones and those shared with a group."""
     user = effective_user()
     directory = f"{base_dir}/tensorpool-{user}"
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
-    except FileNotFoundError:
+        info = os.stat(directory, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
         return
+    group = info.st_gid if info.st_mode & stat.S_ISGID else None
     for name in names:
         try:
-            yield Allocator(base_dir, name, user=user, sync=False)
-        except FramepoolError:
-            continue  # no namespace of ours bears such a name
+            allocator = Allocator(base_dir, name, user=user, group=group, sync=False)
+            allocator.streams()
+        except FramepoolError as error:
+            log.info("%s/%s: passed over: %s", directory, name, error)
+            continue
+        yield allocator

@@ -100,11 +100,13 @@ class Allocator:
         return layout
 
     def streams(self) -> list[int]:
-        """The streams that ever had an epoch here, in order."""
+        """The streams that ever had an epoch here, in order; a link in the place of one is none."""
         found: list[int] = []
         with _explained(f"{self.directory}: cannot be read"), self._tree.open_namespace() as namespace:
-            found += sorted(int(name) for name in os.listdir(namespace) if _STREAM.fullmatch(name))
-        return found
+            for name in os.listdir(namespace):
+                if _STREAM.fullmatch(name) and _is_directory(name, namespace):
+                    found.append(int(name))
+        return sorted(found)
 
     def epochs(self, stream_id: int) -> list[int]:
         """The finished epochs of a stream whose directories are there, in order."""
@@ -131,6 +133,23 @@ class Allocator:
         with _explained(f"{self.directory}: cannot be made"), self._tree.open_namespace(create=True) as namespace:
             return NamespaceLock(self.directory, namespace)
         raise AllocationError(f"{self.directory}: cannot be made")
+
+    @contextlib.contextmanager
+    def unused(self) -> Iterator[bool]:
+        """Whether no driver has this namespace; if so, none can take it while the block runs.
+
+        Looking makes nothing and writes nothing, and where it is not certain it says no.
+        """
+        with contextlib.ExitStack() as held:
+            try:
+                namespace = held.enter_context(self._tree.open_namespace())
+                lock = open_beneath(namespace, [LOCK_FILE], os.O_RDONLY | os.O_NONBLOCK)
+                free = _lock(held.enter_context(closing_fd(lock)))
+            except FileNotFoundError:
+                free = True  # no driver ever was here
+            except (OSError, AllocationError):
+                free = False
+            yield free
 
     def next_epoch(self, stream_id: int, wall_clock: Callable[[], float] = time.time) -> int:
         """The epoch to create next; see `epochs.next_epoch`."""
@@ -318,10 +337,14 @@ def _lock(fd: int) -> bool:
     return True
 
 
+def _is_directory(name: str, parent: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
 def _empty(directory: int) -> None:
     """Removes what is in a directory and leaves the directory."""
     for name in os.listdir(directory):
-        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        if _is_directory(name, directory):
             shutil.rmtree(name, dir_fd=directory)
         else:
             os.unlink(name, dir_fd=directory)

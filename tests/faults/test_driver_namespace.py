@@ -1,0 +1,58 @@
+"""One driver a namespace: a second one is refused while the first lives, and takes over when it is dead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.driver_site import STREAM, Site, attached, finish
+from tests.support.processes import Processes
+
+
+@pytest.mark.clause("D-2.1-02")
+def test_a_second_driver_is_refused_in_one_line_and_takes_over_from_a_killed_one(
+    base_dir: Path, processes: Processes
+) -> None:
+    site = Site(processes, base_dir)
+    first = site.start_driver()
+    producer = site.start_worker("producer", "produce")
+    lease_id, epoch = attached(producer)
+    files = sorted((site.directory / str(STREAM)).iterdir())
+
+    second = site.framepool("driver")
+    assert second.wait() == 1
+    (line,) = second.lines
+    assert line == (
+        f"framepool: {site.directory}: belongs to a running driver, process {first.pid}; use it or another namespace"
+    )
+    producer.wait_line("flowing")
+    assert sorted((site.directory / str(STREAM)).iterdir()) == files
+    assert site.wait_status(lambda now: now["leases"])["leases"][0]["lease_id"] == lease_id
+
+    first.kill()
+    site.start_driver()
+    producer.wait_line("lost")
+    assert attached(producer)[1] > epoch
+    finish(producer)
+
+
+@pytest.mark.clause("D-2.1-02")
+def test_drivers_of_two_namespaces_live_side_by_side(base_dir: Path, processes: Processes) -> None:
+    site = Site(processes, base_dir)
+    site.start_driver()
+    other = Site(processes, base_dir, namespace="other", media_driver="external")
+    neighbour = other.start_driver()
+    assert other.directory != site.directory
+    neighbour.kill()
+    assert site.status()["namespace"] == "site"
+
+
+def test_a_killed_driver_leaves_nothing_in_the_way_however_often(base_dir: Path, processes: Processes) -> None:
+    site = Site(processes, base_dir, more="[[streams]]\nstream_id = 10001")
+    epochs = []
+    for _ in range(4):
+        driver = site.start_driver()
+        epochs.append(site.wait_status(lambda now: now["streams"])["streams"][0]["epoch"])
+        driver.kill()
+    assert epochs == sorted(set(epochs))
