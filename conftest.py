@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import KIB, AeronSettings
+from tests.support.directories import private_directory
 from tests.support.processes import Processes
 
 pytest_plugins = ("tests.conformance.plugin",)
@@ -23,10 +23,8 @@ REQUIRED = frozenset(filter(None, os.environ.get("FRAMEPOOL_REQUIRE", "").split(
 @pytest.fixture
 def base_dir() -> Iterator[Path]:
     """An empty directory of this test's own, in shared memory where there is some."""
-    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix="framepool-test-", dir=root))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with private_directory() as path:
+        yield path
 
 
 @pytest.fixture

@@ -115,6 +115,8 @@ class Runner:
         self._idle = idle or Backoff()
         self._on_error = on_error
         self._stop = threading.Event()
+        self._started = threading.Event()
+        self._refusal: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"framepool-{agent.role}", daemon=True)
 
     @property
@@ -126,12 +128,21 @@ class Runner:
         self._thread.start()
         return self
 
+    def wait_started(self) -> None:
+        """Returns once `on_start` is done; raises what it raised."""
+        self._started.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
     def _run(self) -> None:
         try:
             self._invoker.start()
         except BaseException as error:
+            self._refusal = error
             self._on_error(self._invoker.agent.role, error)
             return
+        finally:
+            self._started.set()
         try:
             while not self._stop.is_set() and self._invoker.state is State.RUNNING:
                 self._idle.idle(self._invoker.invoke())

@@ -58,8 +58,13 @@ class ShmDriver:
             self._opened = undo.pop_all()
 
     def start(self) -> Self:
-        """Begins to serve on a thread of its own."""
+        """Serves on a thread of its own from when this returns; where that cannot begin, all is closed again."""
         self._runner.start()
+        try:
+            self._runner.wait_started()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     @property

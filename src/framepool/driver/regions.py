@@ -6,6 +6,8 @@ its activity can be stamped; what is superseded stays on disk until the janitor 
 
 from __future__ import annotations
 
+import logging
+
 from framepool.clock import Clock
 from framepool.config import ProfileConfig
 from framepool.driver.streams import LimitReached
@@ -14,6 +16,8 @@ from framepool.shm.allocator import Allocator
 from framepool.shm.layout import StreamLayout
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import MappedStream, map_stream
+
+log = logging.getLogger(__name__)
 
 
 class DriverRegions:
@@ -80,8 +84,11 @@ class DriverRegions:
         self._mapped.clear()
         for allocator in self._allocators:
             for stream_id in allocator.streams():
-                for epoch in allocator.epochs(stream_id):
-                    allocator.remove_epoch(stream_id, epoch)
+                try:
+                    for epoch in allocator.epochs(stream_id):
+                        allocator.remove_epoch(stream_id, epoch)
+                except AllocationError as error:  # somebody meddled with this stream; the others go all the same
+                    log.warning("%s", error)
 
     @property
     def _allocators(self) -> list[Allocator]:

@@ -204,3 +204,13 @@ def test_composite_ends_with_the_agent_that_the_others_serve() -> None:
     assert both.do_work() == 1
     with pytest.raises(AgentTerminated):
         both.do_work()
+
+
+def test_runner_tells_whoever_waits_that_its_agent_has_started_or_why_not() -> None:
+    agent = Recorder()
+    with Runner(agent, idle=Sleeping()).start() as runner:
+        runner.wait_started()
+        assert agent.calls[0] == "start"
+    failing = Runner(FailingStart(), on_error=Errors()).start()
+    with pytest.raises(OSError, match="no"):
+        failing.wait_started()
