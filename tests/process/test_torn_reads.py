@@ -71,4 +71,4 @@ def test_word_is_never_seen_half_written(base_dir: Path, processes: Processes) -
             assert upper == lower
             seen.add(word)
     assert writer.line() == "done"
-    assert len(seen) > 10
+    assert len(seen) > 2
