@@ -7,6 +7,7 @@ one, and it lies in the directory of the namespace, so that whoever may map the 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections import Counter as Counts
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from framepool.errors import FramepoolError, MediaDriverLost
 from framepool.shm.allocator import Allocator
 from framepool.transport.aeron import Client, Counter
 from framepool.wire._generated.driver_901 import ResponseCode, Role
+
+log = logging.getLogger(__name__)
 
 STATUS_FILE = ".driver.status.json"
 COUNTER_TYPES = {"leases": 2101, "streams": 2102, "epochs": 2103, "announces": 2104, "rejected": 2105}
@@ -121,11 +124,16 @@ class StatusWriter:
             os.unlink(f"{self._allocator.directory}/{STATUS_FILE}")
 
     def write(self) -> None:
-        document = msgspec.json.encode(self._describe())
+        """Renews the document and the counters. On a full filesystem the last document stays; the driver goes on."""
         path = f"{self._allocator.directory}/{STATUS_FILE}"
-        with open(f"{path}.tmp", "wb", opener=_private) as file:
-            file.write(document)
-        os.replace(f"{path}.tmp", path)
+        try:
+            with open(f"{path}.tmp", "wb", opener=_private) as file:
+                file.write(msgspec.json.encode(self._describe()))
+            os.replace(f"{path}.tmp", path)
+        except OSError as error:
+            log.warning("status not written: %s", error)
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}.tmp")
         self._count()
 
     def _count(self) -> None:
