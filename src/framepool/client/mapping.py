@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from framepool.clock import NANOS_PER_SECOND, Clock
-from framepool.errors import RegionError
+from framepool.errors import RegionError, SuperblockError
 from framepool.shm.layout import StreamLayout
 from framepool.shm.pool import Pool
 from framepool.shm.region import MappedStream
-from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce
+from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce, ShmRegionSuperblock
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +122,9 @@ class Mapping:
             self.unmap(str(error))
             return
         if block.pid != self._pid:
+            self._least_epoch = self.stream.layout.epoch + 1
             self.unmap(f"the writer changed from pid {self._pid} to {block.pid} within epoch {block.epoch}")
-        elif self._domain and self._clock.now_ns(self._domain) - block.activity_timestamp_ns > self._freshness_ns:
+        elif self._is_silent(block):
             self.unmap("the regions show no activity")
 
     def unmap(self, why: str) -> None:
@@ -146,11 +147,14 @@ class Mapping:
             self._refuse(error)
             return
         try:
-            self._pid = stream.superblock().pid
+            block = stream.superblock()
+            if self._is_silent(block):
+                raise SuperblockError(f"{layout.header_uri.path}: shows no activity, its writer is dead")
         except RegionError as error:
             stream.close()
             self._refuse(error)
             return
+        self._pid = block.pid
         self.stream = stream
         self.last_refusal = ""
         self.counts["mapped"] += 1
@@ -173,6 +177,13 @@ class Mapping:
         if domain is ClockDomain.MONOTONIC and stamp < self._join_ns:
             return False
         return self._clock.now_ns(domain) - stamp <= self._freshness_ns
+
+    def _is_silent(self, block: ShmRegionSuperblock) -> bool:
+        """Whether the activity stamp is stale; its clock is not known before the first announce (decisions.md #23)."""
+        return (
+            self._domain is not None
+            and self._clock.now_ns(self._domain) - block.activity_timestamp_ns > self._freshness_ns
+        )
 
     def _is_outdone(self, epoch: int) -> bool:
         """Whether a higher epoch was announced within the window (`decisions.md` #20)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from framepool.client.mapping import Mapping, MappingState
@@ -31,8 +32,18 @@ class World:
         return self.allocator.create(STREAM, epoch, nslots=4, strides={1: 64}, timestamp_ns=self.clock.timestamp_ns())
 
     def announce(
-        self, layout: StreamLayout, *, age_ns: int = 0, domain: ClockDomain = ClockDomain.MONOTONIC
+        self,
+        layout: StreamLayout,
+        *,
+        age_ns: int = 0,
+        domain: ClockDomain = ClockDomain.MONOTONIC,
+        alive: bool = True,
     ) -> ShmPoolAnnounce:
+        """What a driver would announce now, or did some time ago; a living one stamps the regions with it."""
+        if alive:
+            with open(layout.header_uri.path, "r+b") as file:
+                file.seek(56)
+                file.write(self.clock.now_ns(domain).to_bytes(8, "little"))
         return ShmPoolAnnounce(
             stream_id=layout.stream_id,
             producer_id=1,
@@ -60,6 +71,7 @@ def world(base_dir: Path) -> World:
     return World(base_dir)
 
 
+@pytest.mark.clause("W-15.21-04", "W-15.2-05", "W-15.1-04")
 def test_announce_maps_and_a_new_epoch_remaps(world: World) -> None:
     world.mapping.on_announce(world.announce(world.epoch(5)))
     assert world.mapping.state is MappingState.MAPPED
@@ -76,6 +88,7 @@ def test_announce_of_another_stream_changes_nothing(world: World) -> None:
     assert world.mapping.state is MappingState.UNMAPPED
 
 
+@pytest.mark.clause("W-10.1.1-06", "W-10.1.1-07")
 def test_stale_announce_is_ignored(world: World) -> None:
     layout = world.epoch(5)
     world.clock.advance(10 * NANOS_PER_SECOND)
@@ -85,6 +98,7 @@ def test_stale_announce_is_ignored(world: World) -> None:
     assert world.mapping.state is MappingState.MAPPED
 
 
+@pytest.mark.clause("W-10.1.1-08", "W-10.1.1-09")
 def test_announce_from_before_the_join_is_ignored_only_when_monotonic(world: World) -> None:
     layout = world.epoch(5)
     world.mapping.on_announce(world.announce(layout, age_ns=1))
@@ -93,6 +107,7 @@ def test_announce_from_before_the_join_is_ignored_only_when_monotonic(world: Wor
     assert world.mapping.state is MappingState.MAPPED
 
 
+@pytest.mark.clause("W-10.1.1-05", "W-15.2-06")
 def test_lower_epoch_unmaps_but_is_mapped_only_after_a_window_without_the_higher(world: World) -> None:
     low, high = world.epoch(5), world.epoch(6)
     world.mapping.on_announce(world.announce(high))
@@ -118,14 +133,17 @@ def test_after_the_producers_end_only_a_later_epoch_is_mapped(world: World) -> N
     assert world.mapping.epoch == 6
 
 
-def test_bad_region_is_refused_with_a_reason(world: World) -> None:
+@pytest.mark.clause("W-15.22-16")
+def test_bad_region_is_refused_with_a_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
     layout = world.epoch(5)
     os.truncate(layout.pools[0].uri.path, 100)
     world.mapping.on_announce(world.announce(layout))
     assert world.mapping.state is MappingState.UNMAPPED
     assert "truncated" in world.mapping.last_refusal
+    assert layout.pools[0].uri.path in caplog.text
 
 
+@pytest.mark.clause("W-15.1-02")
 def test_file_cut_after_mapping_is_noticed_at_the_next_announce(world: World) -> None:
     layout = world.epoch(5)
     world.mapping.on_announce(world.announce(layout))
@@ -134,6 +152,7 @@ def test_file_cut_after_mapping_is_noticed_at_the_next_announce(world: World) ->
     assert world.mapping.state is MappingState.UNMAPPED
 
 
+@pytest.mark.clause("W-7.1-05")
 def test_regions_without_activity_are_let_go(world: World) -> None:
     layout = world.epoch(5)
     world.mapping.on_announce(world.announce(layout))
@@ -145,6 +164,7 @@ def test_regions_without_activity_are_let_go(world: World) -> None:
     assert world.mapping.state is MappingState.UNMAPPED
 
 
+@pytest.mark.clause("W-15.14-02")
 def test_another_writer_in_the_same_epoch_unmaps(world: World) -> None:
     layout = world.epoch(5)
     world.mapping.on_announce(world.announce(layout))
@@ -152,6 +172,69 @@ def test_another_writer_in_the_same_epoch_unmaps(world: World) -> None:
         file.seek(40)
         file.write((os.getpid() + 1).to_bytes(8, "little"))
     world.mapping.check_activity()
+    assert world.mapping.state is MappingState.UNMAPPED
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED, "only a new epoch will do"
+    world.mapping.on_announce(world.announce(world.epoch(6)))
+    assert world.mapping.epoch == 6
+
+
+@pytest.mark.clause("W-15.21-05")
+def test_repeated_announce_keeps_the_mapping(world: World) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    before = world.mapping.stream
+    for _ in range(3):
+        world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.stream is before
+
+
+@pytest.mark.clause("W-15.1-05")
+def test_region_whose_writer_is_long_silent_is_not_mapped(world: World) -> None:
+    layout = world.epoch(5)
+    world.clock.advance(10 * NANOS_PER_SECOND)
+    world.mapping.on_announce(world.announce(layout, alive=False))
+    assert world.mapping.state is MappingState.UNMAPPED
+    assert "no activity" in world.mapping.last_refusal
+
+
+@pytest.mark.clause("W-10.1.1-10")
+def test_stale_announce_of_a_synchronised_clock_is_ignored(world: World) -> None:
+    layout = world.epoch(5)
+    stale = world.announce(layout, age_ns=3 * NANOS_PER_SECOND + 1, domain=ClockDomain.REALTIME_SYNCED)
+    world.mapping.on_announce(stale)
+    assert world.mapping.state is MappingState.UNMAPPED
+
+
+@pytest.mark.clause("W-10.1.1-04", "W-15.14-07")
+@pytest.mark.parametrize("change", [{"header_slot_bytes": 128}, {"layout_version": 2}])
+def test_announce_of_another_layout_is_not_mapped(world: World, change: dict[str, int]) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    later = msgspec.structs.replace(world.announce(world.epoch(6)), **change)
+    world.mapping.on_announce(later)
+    assert world.mapping.state is MappingState.UNMAPPED
+    assert next(iter(change)) in world.mapping.last_refusal
+
+
+@pytest.mark.clause("W-15.1-03")
+@pytest.mark.parametrize("offset", [0, 12], ids=["magic", "epoch"])
+def test_superblock_that_changes_under_the_map_is_noticed_at_the_next_announce(world: World, offset: int) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    with open(layout.pools[0].uri.path, "r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff")
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED
+
+
+@pytest.mark.clause("W-7.1-09")
+def test_epoch_that_wraps_around_is_no_way_on(world: World) -> None:
+    last, wrapped = world.epoch(2**64 - 1), world.epoch(0)
+    world.mapping.on_announce(world.announce(last))
+    assert world.mapping.epoch == 2**64 - 1
+    world.mapping.on_announce(world.announce(wrapped))
     assert world.mapping.state is MappingState.UNMAPPED
 
 
