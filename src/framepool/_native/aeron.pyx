@@ -14,7 +14,7 @@ The rules that make it safe:
 
 The parts: the client and what it can hold (aeron_client.pxi), publications and claims (aeron_publication.pxi),
 subscriptions and drains (aeron_subscription.pxi), the media driver (aeron_driver.pxi); in C, the table of functions
-(aeron_api.h) and the receiving side (aeron_receive.h).
+(aeron_api.h), the receiving side (aeron_receive.h) and the drain (aeron_drain.h).
 """
 
 import importlib.machinery
@@ -27,12 +27,12 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.list cimport PyList_New
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
-from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from cpython.ref cimport Py_XDECREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset, strerror
+from libc.string cimport memcpy, strerror
 
 from framepool._native.aeron_api cimport *
 

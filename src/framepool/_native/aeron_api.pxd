@@ -225,10 +225,15 @@ cdef extern from "aeron_receive.h" nogil:
         int count
         fp_image_t *images
 
+    int fp_receiver_poll(fp_receiver_t *receiver, aeron_subscription_t *subscription, size_t limit)
+    void fp_receiver_clear(fp_receiver_t *receiver)
+    void fp_images_read(fp_images_t *images, aeron_subscription_t *subscription)
+
+
+cdef extern from "aeron_drain.h" nogil:
     ctypedef struct fp_drain_t:
         bint running
         fp_receiver_t receiver
-        void *mutex
         uint8_t *slots
         size_t slot_size
         size_t max_message
@@ -243,9 +248,6 @@ cdef extern from "aeron_receive.h" nogil:
         int image_count
 
     void fp_sleep_ns(int64_t duration)
-    int fp_receiver_poll(fp_receiver_t *receiver, aeron_subscription_t *subscription, size_t limit)
-    void fp_receiver_clear(fp_receiver_t *receiver)
-    void fp_images_read(fp_images_t *images, aeron_subscription_t *subscription)
     fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idle_ns)
     int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription, fp_report_t *report)
     void fp_drain_stop(fp_drain_t *drain)

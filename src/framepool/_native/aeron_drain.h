@@ -1,0 +1,293 @@
+/* The drain: a thread that empties a subscription into a bounded queue which keeps the newest.
+ *
+ * It never needs the interpreter's lock, so a program that computes or sleeps holds up no publisher. Include after
+ * aeron_receive.h.
+ */
+#ifndef FRAMEPOOL_AERON_DRAIN_H
+#define FRAMEPOOL_AERON_DRAIN_H
+
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FP_DRAIN_LIMIT 256
+#define FP_DRAIN_YIELDS 64
+
+typedef struct
+{
+    pthread_t thread;
+    bool running; /* a thread is to be joined; guarded by the interpreter's lock */
+    atomic_bool stop;
+
+    aeron_subscription_t *subscription;
+    fp_report_t *report;
+    fp_receiver_t receiver;
+    int64_t idle_ns;
+
+    pthread_mutex_t mutex; /* guards everything below */
+    pthread_cond_t changed;
+    bool held; /* the drain's thread holds the mutex within a poll */
+    uint8_t *slots;
+    size_t slot_size;
+    size_t max_message;
+    uint64_t capacity;
+    uint64_t head; /* messages queued since the beginning */
+    uint64_t tail; /* messages taken or overwritten since the beginning */
+    uint64_t overwritten;
+    uint64_t oversized;
+    int event_fd;
+    bool ended; /* the thread left by itself: the client is lost */
+    atomic_bool images_wanted; /* also looked at without the mutex */
+    fp_images_t images;
+    int image_count;
+}
+fp_drain_t;
+
+static int64_t fp_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void fp_sleep_ns(int64_t duration)
+{
+    struct timespec span = { .tv_sec = duration / 1000000000LL, .tv_nsec = duration % 1000000000LL };
+    nanosleep(&span, NULL);
+}
+
+static void fp_drain_lock(fp_drain_t *drain)
+{
+    pthread_mutex_lock(&drain->mutex);
+}
+
+static void fp_drain_unlock(fp_drain_t *drain)
+{
+    pthread_mutex_unlock(&drain->mutex);
+}
+
+static void fp_drain_hold(fp_drain_t *drain)
+{
+    if (!drain->held)
+    {
+        pthread_mutex_lock(&drain->mutex);
+        drain->held = true;
+    }
+}
+
+static void fp_drain_deliver(void *clientd, const uint8_t *buffer, size_t length)
+{
+    fp_drain_t *drain = (fp_drain_t *)clientd;
+
+    fp_drain_hold(drain);
+    if (length > drain->max_message)
+    {
+        drain->oversized++;
+        return;
+    }
+    if (drain->head - drain->tail == drain->capacity)
+    {
+        drain->tail++;
+        drain->overwritten++;
+    }
+    uint8_t *slot = drain->slots + (drain->head % drain->capacity) * drain->slot_size;
+    const uint64_t stored = length;
+    memcpy(slot, &stored, sizeof(stored));
+    memcpy(slot + sizeof(stored), buffer, length);
+    drain->head++;
+}
+
+static void fp_drain_retract(void *clientd)
+{
+    fp_drain_t *drain = (fp_drain_t *)clientd;
+    if (drain->head != drain->tail)
+    {
+        drain->head--;
+    }
+}
+
+static void fp_drain_announce(fp_drain_t *drain)
+{
+    if (drain->event_fd >= 0)
+    {
+        const uint64_t one = 1;
+        ssize_t ignored = write(drain->event_fd, &one, sizeof(one)); /* full means: already readable */
+        (void)ignored;
+    }
+    pthread_cond_broadcast(&drain->changed);
+}
+
+/* One duty cycle; returns the fragments read. */
+static int fp_drain_turn(fp_drain_t *drain)
+{
+    const uint64_t before = drain->head;
+    const int read = fp_receiver_poll(&drain->receiver, drain->subscription, FP_DRAIN_LIMIT);
+    const int images = fp_api.aeron_subscription_image_count(drain->subscription);
+
+    if (drain->held || images != drain->image_count || drain->images_wanted)
+    {
+        fp_drain_hold(drain);
+        drain->image_count = images;
+        const bool answered = drain->images_wanted;
+        if (answered)
+        {
+            fp_images_read(&drain->images, drain->subscription);
+            drain->images_wanted = false;
+        }
+        if (answered || drain->head != before)
+        {
+            fp_drain_announce(drain);
+        }
+        drain->held = false;
+        pthread_mutex_unlock(&drain->mutex);
+    }
+    return read;
+}
+
+static void *fp_drain_main(void *arg)
+{
+    fp_drain_t *drain = (fp_drain_t *)arg;
+    int64_t pause = 1000;
+    int idle = 0;
+
+    while (!atomic_load_explicit(&drain->stop, memory_order_acquire) && 0 == fp_report_lost(drain->report))
+    {
+        if (fp_drain_turn(drain) > 0)
+        {
+            idle = 0;
+            pause = 1000;
+        }
+        else if (++idle <= FP_DRAIN_YIELDS)
+        {
+            sched_yield();
+        }
+        else
+        {
+            fp_sleep_ns(pause < drain->idle_ns ? pause : drain->idle_ns);
+            pause = pause < drain->idle_ns ? pause * 2 : pause;
+        }
+    }
+
+    pthread_mutex_lock(&drain->mutex);
+    drain->ended = true;
+    drain->image_count = 0;
+    fp_drain_announce(drain);
+    pthread_mutex_unlock(&drain->mutex);
+    return NULL;
+}
+
+static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idle_ns)
+{
+    fp_drain_t *drain = calloc(1, sizeof(*drain));
+    pthread_condattr_t attributes;
+
+    if (NULL == drain)
+    {
+        return NULL;
+    }
+    drain->capacity = capacity;
+    drain->max_message = max_message;
+    drain->slot_size = (sizeof(uint64_t) + max_message + 7) & ~(size_t)7;
+    drain->idle_ns = idle_ns;
+    drain->event_fd = -1;
+    drain->ended = true;
+    drain->receiver.deliver = fp_drain_deliver;
+    drain->receiver.retract = fp_drain_retract;
+    drain->receiver.clientd = drain;
+    if (NULL == (drain->slots = calloc(capacity, drain->slot_size)))
+    {
+        free(drain);
+        return NULL;
+    }
+    pthread_mutex_init(&drain->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&drain->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return drain;
+}
+
+static int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription, fp_report_t *report)
+{
+    drain->subscription = subscription;
+    drain->report = report;
+    atomic_store(&drain->stop, false);
+    fp_drain_lock(drain);
+    drain->ended = false;
+    fp_drain_unlock(drain);
+    sigset_t before;
+    fp_block_signals(&before);
+    const int error = pthread_create(&drain->thread, NULL, fp_drain_main, drain);
+    fp_restore_signals(&before);
+    drain->running = 0 == error;
+    return error;
+}
+
+/* Ends and joins the thread: at most one idle period. What is queued stays. */
+static void fp_drain_stop(fp_drain_t *drain)
+{
+    if (drain->running)
+    {
+        atomic_store_explicit(&drain->stop, true, memory_order_release);
+        pthread_join(drain->thread, NULL);
+        drain->running = false;
+        drain->subscription = NULL;
+        fp_receiver_clear(&drain->receiver);
+    }
+}
+
+static void fp_drain_free(fp_drain_t *drain)
+{
+    fp_drain_stop(drain);
+    fp_receiver_clear(&drain->receiver);
+    if (drain->event_fd >= 0)
+    {
+        close(drain->event_fd);
+    }
+    pthread_cond_destroy(&drain->changed);
+    pthread_mutex_destroy(&drain->mutex);
+    free(drain->slots);
+    free(drain);
+}
+
+/* Waits for a message, or for the images that were asked for, or for the end; 1 when it came. */
+static int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns, bool for_images)
+{
+    const int64_t until = fp_now_ns() + timeout_ns;
+    const struct timespec deadline = { .tv_sec = until / 1000000000LL, .tv_nsec = until % 1000000000LL };
+    int error = 0;
+    int ready;
+
+    pthread_mutex_lock(&drain->mutex);
+    while (!(ready = drain->ended || (for_images ? !drain->images_wanted : drain->head != drain->tail)) && 0 == error)
+    {
+        error = pthread_cond_timedwait(&drain->changed, &drain->mutex, &deadline);
+    }
+    pthread_mutex_unlock(&drain->mutex);
+    return ready;
+}
+
+static int fp_drain_event_fd(fp_drain_t *drain)
+{
+    pthread_mutex_lock(&drain->mutex);
+    if (drain->event_fd < 0)
+    {
+        drain->event_fd = eventfd(drain->head != drain->tail, EFD_CLOEXEC | EFD_NONBLOCK);
+    }
+    pthread_mutex_unlock(&drain->mutex);
+    return drain->event_fd;
+}
+
+/* Call with the mutex held and the queue emptied: the eventfd is no longer readable, unless the end is to be seen. */
+static void fp_drain_quiet(fp_drain_t *drain)
+{
+    if (drain->event_fd >= 0 && !drain->ended)
+    {
+        uint64_t value;
+        ssize_t ignored = read(drain->event_fd, &value, sizeof(value));
+        (void)ignored;
+    }
+}
+
+#endif
