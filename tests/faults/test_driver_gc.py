@@ -15,6 +15,8 @@ import pytest
 from framepool.clock import MonotonicClock
 from framepool.driver.janitor import abandoned, process_lives, sweep_own
 from framepool.shm.allocator import Allocator
+from framepool.wire._generated.driver_901 import Role
+from tests.support.driver_client import DriverClient
 from tests.support.driver_site import STREAM, Site, attached, finish
 from tests.support.processes import Processes
 
@@ -48,8 +50,28 @@ def test_superseded_epochs_go_but_for_the_previous_one(base_dir: Path, processes
         finish(producer)
     status = site.wait_status(lambda now: now["streams"] and now["streams"][0]["epoch"] > epoch)
     current = status["streams"][0]["epoch"]
+    wait_for_epochs(site, [current - 1, current])
+
+
+def test_a_consumer_that_keeps_alive_holds_on_to_no_old_epoch(base_dir: Path, processes: Processes) -> None:
+    site = Site(processes, base_dir, lease_expiry_ms=600_000)
+    site.start_driver()
+    with DriverClient(site.config) as client:
+        client.hold(STREAM, Role.PRODUCER).detach()
+        silent, lively = client.hold(STREAM), client.hold(STREAM)
+        assert silent.epoch == lively.epoch
+        for _ in range(3):
+            client.hold(STREAM, Role.PRODUCER).detach()
+        current = client.announce_of(STREAM).epoch
+        wait_for_epochs(site, [silent.epoch, current - 1, current])
+        lively.keepalive()
+        silent.detach()
+        wait_for_epochs(site, [current - 1, current])
+
+
+def wait_for_epochs(site: Site, wanted: list[int]) -> None:
     deadline = time.monotonic() + 30
-    while epochs_of(site) != [current - 1, current]:
+    while epochs_of(site) != wanted:
         assert time.monotonic() < deadline, epochs_of(site)
         time.sleep(0.05)
 

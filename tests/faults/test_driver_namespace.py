@@ -37,17 +37,6 @@ def test_a_second_driver_is_refused_in_one_line_and_takes_over_from_a_killed_one
     finish(producer)
 
 
-@pytest.mark.clause("D-2.1-02")
-def test_drivers_of_two_namespaces_live_side_by_side(base_dir: Path, processes: Processes) -> None:
-    site = Site(processes, base_dir)
-    site.start_driver()
-    other = Site(processes, base_dir, namespace="other", media_driver="external")
-    neighbour = other.start_driver()
-    assert other.directory != site.directory
-    neighbour.kill()
-    assert site.status()["namespace"] == "site"
-
-
 def test_a_killed_driver_leaves_nothing_in_the_way_however_often(base_dir: Path, processes: Processes) -> None:
     site = Site(processes, base_dir, more="[[streams]]\nstream_id = 10001")
     epochs = []

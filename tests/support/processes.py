@@ -50,6 +50,13 @@ class Process:
             if line.startswith(prefix):
                 return line
 
+    def has_line(self, prefix: str) -> bool:
+        """Whether a line that starts with `prefix` has come, without waiting; others before it are passed over."""
+        while not self._queue.empty():
+            if self.line().startswith(prefix):
+                return True
+        return False
+
     def say(self, text: str) -> None:
         """Writes a line to the child's standard input."""
         assert self.popen.stdin is not None

@@ -16,10 +16,10 @@ from framepool.driver.conductor import Conductor
 from framepool.driver.janitor import Janitor
 from framepool.driver.regions import DriverRegions
 from framepool.driver.status import StatusWriter, describe
-from framepool.errors import ConfigurationError
+from framepool.errors import ConfigurationError, MediaDriverRunning
 from framepool.shm.allocator import Allocator
 from framepool.transport.aeron import Client
-from framepool.transport.media_driver import MediaDriver
+from framepool.transport.media_driver import DirectoryLock, MediaDriver
 
 
 class ShmDriver:
@@ -37,6 +37,7 @@ class ShmDriver:
                 undo.callback(each.lock().release)
             if self.config.driver.media_driver == "embedded":
                 undo.enter_context(MediaDriver(self.config.aeron))
+            undo.callback(lock_control_stream(self.config).release)
             client = undo.enter_context(Client.connect(self.config.aeron, name="framepool driver"))
             self.regions = DriverRegions(
                 allocator, self.clock, huge_allocator=huge, max_bytes=self.config.driver.limits.max_bytes
@@ -49,7 +50,7 @@ class ShmDriver:
             self._runner = Runner(
                 CompositeAgent(
                     self.conductor,
-                    Janitor(authority, allocators, self.clock),
+                    Janitor(authority, allocators, self.regions.retired, self.clock),
                     StatusWriter(allocator, client, self.clock, authority, self.statistics),
                     until=self.conductor,
                 ),
@@ -90,6 +91,17 @@ class ShmDriver:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def lock_control_stream(config: Config) -> DirectoryLock:
+    """Takes the control stream for one driver: a second one would answer the same requests (Driver 2.1)."""
+    directory, stream_id = config.aeron.directory, config.stream_ids.control
+    try:
+        return DirectoryLock(f"{directory}.control-{stream_id}")
+    except MediaDriverRunning:
+        raise ConfigurationError(
+            f"another driver serves control stream {stream_id} in {directory}; use it or other stream_ids"
+        ) from None
 
 
 def make_clock(driver: DriverConfig) -> Clock:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from framepool.agent import Timers
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.driver.streams import Authority
-from framepool.errors import FramepoolError
+from framepool.errors import AllocationError, FramepoolError
 from framepool.shm.allocator import Allocator
 from framepool.shm.tree import effective_user
 from framepool.wire._generated.control_900 import ClockDomain, ShmRegionSuperblock
@@ -38,35 +37,47 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 class Janitor:
-    """The agent that keeps a running driver's own streams to two epochs each, but for what leases name."""
+    """The agent that keeps a running driver's own streams to two epochs each, but for what leases name.
+
+    It looks at a stream when one of its epochs was retired, one stream a cycle, and now and then at all of them for
+    those that a lease held back. So a stream whose producer comes and goes does not fill the filesystem.
+    """
 
     role = "janitor"
 
-    def __init__(self, authority: Authority, allocators: Sequence[Allocator], clock: Clock) -> None:
+    def __init__(self, authority: Authority, allocators: Sequence[Allocator], retired: set[int], clock: Clock) -> None:
         self._authority = authority
         self._allocators = allocators
+        self._retired = retired
         self._timers = Timers(clock)
         self.removed = 0
 
     def on_start(self) -> None:
-        self._timers.every(SWEEP_PERIOD_NS, self.sweep)
+        self._timers.every(SWEEP_PERIOD_NS, lambda: self._retired.update(self._authority.streams))
 
     def do_work(self) -> int:
-        return self._timers.poll()
+        self._timers.poll()
+        if not self._retired:
+            return 0
+        return self.sweep(self._retired.pop())
 
     def on_close(self) -> None:
         pass
 
-    def sweep(self) -> None:
-        """Removes what is superseded of every stream."""
-        leased: dict[int, set[int]] = defaultdict(set)
-        for lease in self._authority.leases:
-            leased[lease.stream_id].add(lease.epoch)
-        for stream_id, stream in self._authority.streams.items():
-            if stream.layout is None:
-                continue
+    def sweep(self, stream_id: int) -> int:
+        """Removes what is superseded of one stream; returns how much that was."""
+        stream = self._authority.streams.get(stream_id)
+        if stream is None or stream.layout is None:
+            return 0
+        leased = {lease.epoch for lease in self._authority.leases if lease.stream_id == stream_id}
+        removed = 0
+        try:
             for allocator in self._allocators:
-                self.removed += len(sweep_own(allocator, stream_id, stream.layout.epoch, leased[stream_id]))
+                removed += len(sweep_own(allocator, stream_id, stream.layout.epoch, leased))
+        except AllocationError as error:
+            log.warning("superseded epochs stay: %s", error)
+        self.removed += removed
+        return removed
 
 
 def superseded(allocator: Allocator, stream_id: int, current: int, leased: Collection[int]) -> list[int]:

@@ -38,7 +38,7 @@ class LeaseRefused(Exception):
 
 
 class Lease(msgspec.Struct, gc=False):
-    """One client's right to one stream in one role; `epoch` is the one it was granted for."""
+    """One client's right to one stream in one role. `epoch` is the one it was granted for; a consumer's follows."""
 
     lease_id: int
     stream_id: int

@@ -13,6 +13,7 @@ from framepool.config import ProfileConfig
 from framepool.driver.streams import LimitReached
 from framepool.errors import AllocationError, RegionError
 from framepool.shm.allocator import Allocator
+from framepool.shm.epochs import HIGHEST_EPOCH
 from framepool.shm.layout import StreamLayout
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import MappedStream, map_stream
@@ -37,6 +38,9 @@ class DriverRegions:
         self._max_bytes = max_bytes
         self._allowed = AllowedDirectories(each.base_dir for each in self._allocators)
         self._mapped: dict[tuple[int, int], MappedStream] = {}
+        self._highest: dict[int, int] = {}
+        self.retired: set[int] = set()
+        """Streams of which an epoch was superseded since the janitor last looked."""
 
     @property
     def hugepages(self) -> bool:
@@ -53,10 +57,11 @@ class DriverRegions:
             raise AllocationError("hugepages were asked for and there is no hugetlbfs to use")
         if self._max_bytes and self.mapped_bytes + profile.epoch_bytes > self._max_bytes:
             raise LimitReached(f"stream {stream_id}: the limit of {self._max_bytes} bytes for all streams is reached")
-        allocator.remove_unfinished(stream_id)
+        epoch = self._next_epoch(stream_id)
+        self._highest.pop(stream_id, None)  # unless all goes well, the next one looks at the disk again
         layout = allocator.create(
             stream_id,
-            self._next_epoch(stream_id),
+            epoch,
             nslots=profile.nslots,
             strides={pool.pool_id: pool.stride_bytes for pool in profile.pools},
             timestamp_ns=self._clock.timestamp_ns(),
@@ -66,6 +71,7 @@ class DriverRegions:
         except RegionError:
             allocator.remove_epoch(stream_id, layout.epoch)
             raise
+        self._highest[stream_id] = epoch
         return layout
 
     def validate(self, layout: StreamLayout) -> None:
@@ -76,6 +82,7 @@ class DriverRegions:
 
     def retire(self, layout: StreamLayout) -> None:
         self._mapped.pop((layout.stream_id, layout.epoch)).close()
+        self.retired.add(layout.stream_id)
 
     def remove_all(self) -> None:
         """Lets go of every mapping and removes the files; the newest directory of each stream stays, empty."""
@@ -95,5 +102,14 @@ class DriverRegions:
         return [self._allocator] + ([self._huge_allocator] if self._huge_allocator else [])
 
     def _next_epoch(self, stream_id: int) -> int:
-        """Higher than on either filesystem: a stream has one count, wherever its epochs lie."""
+        """Higher than on either filesystem: a stream has one count, wherever its epochs lie.
+
+        The namespace is ours alone, so what is on disk has to be read only once, and whatever a killed driver left
+        half-made is removed then.
+        """
+        highest = self._highest.get(stream_id, HIGHEST_EPOCH)
+        if highest < HIGHEST_EPOCH:
+            return highest + 1
+        for allocator in self._allocators:
+            allocator.remove_unfinished(stream_id)
         return max(allocator.next_epoch(stream_id, self._clock.wall_seconds) for allocator in self._allocators)

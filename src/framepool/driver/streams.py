@@ -141,6 +141,8 @@ class Authority:
             message.lease_id, message.stream_id, message.client_id, message.role, self._clock.monotonic_ns()
         )
         self.counts["keepalive OK" if known else "keepalive REJECTED"] += 1
+        if known and message.role is Role.CONSUMER:
+            self._follow(message.lease_id)
         if message.role is Role.CONSUMER and self.leases.get(message.lease_id) is None:
             self._publish(
                 ShmLeaseRevoked(
@@ -153,6 +155,13 @@ class Authority:
                     error_message="this driver knows no such lease",
                 )
             )
+
+    def _follow(self, lease_id: int) -> None:
+        """A consumer that keeps alive follows the announces (`decisions.md` #41): its lease is for the current epoch,
+        and holds on to no older one."""
+        lease = self.leases.get(lease_id)
+        if lease is not None and (layout := self.streams[lease.stream_id].layout) is not None:
+            lease.epoch = layout.epoch
 
     def detach(self, request: ShmDetachRequest) -> None:
         """Ends the lease that the request fits; anything else is REJECTED and changes nothing (Driver 4.9)."""
