@@ -96,7 +96,7 @@ class RunningDriver:
             self.embedded.close()
         elif self.process is not None and self.process.popen.poll() is None:
             self.process.signal(signal.SIGTERM)
-            assert self.process.wait() == 0, self.process.lines
+            assert (code := self.process.wait()) == 0, (code, self.process.lines)
 
 
 @contextlib.contextmanager

@@ -53,10 +53,19 @@ def driver(*, config: Path | None = None, json: bool = False, verbose: bool = Fa
                 f"driver ready: streams in {ready['namespace']}, Aeron in {ready['aeron_directory']}, Ctrl-C stops it"
             )
             print(jsonlib.dumps(ready) if json else text, flush=True)
-            while running.running and signal.sigtimedwait(STOPPING, 0.2) is None:
+            while running.running and not asked_to_stop(0.2):
                 pass
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def asked_to_stop(timeout: float) -> bool:
+    """Whether a signal to stop came within `timeout` seconds.
+
+    The number is looked at because after a SIGSTOP that outlasts the timeout CPython returns uninitialised memory.
+    """
+    signalled = signal.sigtimedwait(STOPPING, timeout)
+    return signalled is not None and signalled.si_signo in STOPPING
 
 
 def status(*, config: Path | None = None, json: bool = False) -> None:

@@ -298,8 +298,9 @@ class NamespaceLock:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             self.release()
             raise AllocationError(f"{path}: belongs to a running driver, process {holder}; use it or another namespace")
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # hugetlbfs has no write; the lock holds all the same
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         fd, self._fd = self._fd, None
