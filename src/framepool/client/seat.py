@@ -8,6 +8,7 @@ driver's announces from epoch to epoch without attaching again (`decisions.md` #
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from framepool.agent import Timers
@@ -119,7 +120,10 @@ class Seat:
 
 
 class ControlPlane:
-    """The control and announce streams of one process, and the seats that live on them. An agent."""
+    """The control and announce streams of one process, and the seats that live on them. An agent.
+
+    A runner turns it while its owner takes seats and gives them up, so a lock keeps the two apart.
+    """
 
     role = "control plane"
 
@@ -131,6 +135,7 @@ class ControlPlane:
         self.clock = clock
         self.seats: list[Seat] = []
         self._client = client
+        self._turn = threading.RLock()
         self._lost = False
         self._reconnects = 0
         settings = client.settings
@@ -147,14 +152,16 @@ class ControlPlane:
 
     def add(self, seat: Seat) -> Seat:
         """Takes a seat in and begins to attach it."""
-        self.seats.append(seat)
-        seat.attachment.start()
+        with self._turn:
+            self.seats.append(seat)
+            seat.attachment.start()
         return seat
 
     def remove(self, seat: Seat) -> None:
         """Lets a seat go, with its lease."""
-        self.seats.remove(seat)
-        seat.close()
+        with self._turn:
+            self.seats.remove(seat)
+            seat.close()
 
     def send(self, message: Message) -> bool:
         """Puts a message on the control stream; False when Aeron did not take it."""
@@ -168,8 +175,9 @@ class ControlPlane:
         pass
 
     def do_work(self) -> int:
-        heard = self._hear()
-        return heard + sum(seat.do_work() for seat in self.seats)
+        with self._turn:
+            heard = self._hear()
+            return heard + sum(seat.do_work() for seat in self.seats)
 
     def statistics(self) -> dict[str, int]:
         """How often the media driver came back, and how often messages were missed for being too slow."""
