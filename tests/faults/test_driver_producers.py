@@ -121,18 +121,3 @@ def has_attached(racer: Process) -> bool:
         assert racer.popen.poll() is None, racer.lines
         return False
     return True
-
-
-def test_a_consumer_stopped_for_long_is_left_behind_and_comes_back(base_dir: Path, processes: Processes) -> None:
-    site = Site(processes, base_dir)
-    producer, (stopped, reader), _ = start_flow(site, consumers=2)
-    os.kill(stopped.pid, signal.SIGSTOP)
-    site.wait_status(lambda now: now["counts"].get("leases EXPIRED", 0) == 1)
-    reader.wait_line("flowing")
-    os.kill(stopped.pid, signal.SIGCONT)
-    stopped.wait_line("lost")
-    attached(stopped)
-    stopped.wait_line("flowing")
-    _, _, said = finish(producer, stopped, reader)
-    assert said["attachment"].get("lost", 0) == 0
-    assert check(site.events()) == []
