@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from framepool.config import Config, default_profile, load, variables
 from framepool.errors import ConfigurationError
+from framepool.wire.dispatch import MESSAGES
 
 GIB = 2**30
 
@@ -55,6 +57,7 @@ def test_file_is_read(tmp_path: Path) -> None:
         ("[driver]\nlease_expiry_ms = 1000", "two keepalive intervals"),
         ("[driver]\nclock = 'realtime_synced'", "clock_error_budget_us"),
         ("[driver]\naccess = 'group'", "group"),
+        ("[channels]\ncontrol = 'ipc'", r"control: 'ipc' is no Aeron channel.*\$\.channels"),
         ("[stream_ids]\nqos = 1100", "descriptor and qos overlap at 1100"),
         ("[stream_ids]\npools = [10, 5]", "backwards"),
         ("[stream_ids]\npools = [1, 20_000]", "overlap"),
@@ -122,3 +125,63 @@ def test_default_profile_holds_a_camera_frame_where_there_is_room() -> None:
 def test_too_little_memory_says_so() -> None:
     with pytest.raises(ConfigurationError, match="too little"):
         default_profile(10_000)
+
+
+@pytest.mark.clause("W-15.11-01", "W-14-01")
+def test_stream_ids_are_those_of_the_plan() -> None:
+    ids = Config().stream_ids
+    assert 1000 <= ids.control <= 1003
+    assert 1000 <= ids.announce <= 1003
+    assert (ids.descriptor, ids.qos, ids.metadata) == (1100, 1200, 1300)
+    values = [value for value in msgspec.to_builtins(ids).values() if isinstance(value, int)]
+    assert len(values) == len(set(values)) == 12
+
+
+@pytest.mark.clause("W-15.16-01", "W-14-01")
+def test_every_channel_of_a_host_is_ipc_unless_configured(tmp_path: Path) -> None:
+    channels = msgspec.to_builtins(Config().channels)
+    assert set(channels) == {"control", "announce", "descriptor", "qos", "metadata"}
+    assert set(channels.values()) == {"aeron:ipc"}
+    path = write(tmp_path, "[channels]\nqos = 'aeron:udp?endpoint=127.0.0.1:40123'")
+    assert load(path, environ={}).channels.qos == "aeron:udp?endpoint=127.0.0.1:40123"
+
+
+@pytest.mark.clause("W-15.6-01")
+def test_slots_for_rate_and_latency_are_demanded_where_a_profile_states_them(tmp_path: Path) -> None:
+    text = "[profiles.x]\nnslots = {}\nrate_hz = 100\nlatency_ms = 50\npools = [{{pool_id = 1, stride_bytes = 64}}]"
+    with pytest.raises(ConfigurationError, match="use 16 or more"):
+        load(write(tmp_path, text.format(8)), environ={})
+    assert load(write(tmp_path, text.format(16)), environ={}).profile("x").nslots == 16
+    with pytest.raises(ConfigurationError, match="use 32 or more"):
+        load(write(tmp_path, text.format(16) + "\nsafety_factor = 4"), environ={})
+    with pytest.raises(ConfigurationError, match="safety_factor"):
+        load(write(tmp_path, text.format(16) + "\nsafety_factor = 1.5"), environ={})
+
+
+@pytest.mark.clause("W-15.21a.2-01")
+def test_base_directory_is_an_absolute_path(tmp_path: Path) -> None:
+    path = write(tmp_path, f"[driver]\nshm_base_dir = '{tmp_path}'")
+    assert load(path, environ={}).driver.shm_base_dir == str(tmp_path)
+    with pytest.raises(ConfigurationError, match="not an absolute path"):
+        load(write(tmp_path, "[driver]\nshm_base_dir = 'dev/shm'"), environ={})
+
+
+@pytest.mark.clause("W-10.1.1-03")
+def test_realtime_needs_a_statement_of_how_well_it_is_synchronised(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="clock_error_budget_us"):
+        load(write(tmp_path, "[driver]\nclock = 'realtime_synced'"), environ={})
+    with pytest.raises(ConfigurationError, match="clock"):
+        load(write(tmp_path, "[driver]\nclock = 'realtime'"), environ={})
+
+
+@pytest.mark.clause("D-4.4-07", "D-4.4-09")
+def test_keepalives_and_grace_have_the_baseline_of_the_specification() -> None:
+    driver = Config().driver
+    assert (driver.keepalive_interval_ms, driver.lease_expiry_ms, driver.announce_period_ms) == (1_000, 3_000, 1_000)
+
+
+@pytest.mark.clause("W-15.7a-02")
+def test_no_message_speaks_of_memory_nodes_or_processors() -> None:
+    names = {field.name.lower() for message in MESSAGES for field in message.FIELDS}
+    assert "streamid" in names
+    assert [name for name in names if any(word in name for word in ("numa", "node", "cpu", "affinity"))] == []
