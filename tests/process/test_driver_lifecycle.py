@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import stat
+import statistics
 import subprocess
 import sys
 import time
@@ -194,6 +196,18 @@ def test_no_stream_is_made_where_that_is_switched_off(base_dir: Path) -> None:
     with running_driver("embedded", base_dir, values) as driver, DriverClient(driver.config) as client:
         assert client.attach(20_000).code is ResponseCode.REJECTED
         client.hold(STREAM)
+
+
+@pytest.mark.clause("W-10.1.1-01")
+@pytest.mark.parametrize("kind", KINDS)
+def test_idle_stream_is_announced_each_period_whatever_is_asked_meanwhile(kind: Kind, base_dir: Path) -> None:
+    with running_driver(kind, base_dir, fixed(base_dir)) as driver, DriverClient(driver.config) as client:
+        stamps: list[int] = []
+        while len(stamps) < 12:
+            client.attach(STREAM, max_dims=9)
+            stamps = [each.announce_timestamp_ns for each in client.of(ShmPoolAnnounce)]
+        periods = [(later - earlier) / 1e6 for earlier, later in itertools.pairwise(stamps)]
+        assert 80 < statistics.median(periods) < 120
 
 
 # Clocks, places, modes
