@@ -40,6 +40,7 @@ TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[profiles.NAME]", config.ProfileConfig),
     ("[[profiles.NAME.pools]]", config.PoolConfig),
     ("[stream_ids]", config.StreamIds),
+    ("[channels]", config.Channels),
     ("[aeron]", AeronSettings),
 )
 

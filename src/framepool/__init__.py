@@ -1,30 +1,68 @@
 """Zero-copy shared-memory tensor transport.
 
->>> import framepool as fp
->>> with fp.serve() as driver:                     # doctest: +SKIP
-...     driver.statistics()["streams"]
-[]
+>>> import numpy as np, framepool as fp
+>>> with fp.serve() as pool:                                # or fp.connect() to a running `framepool driver`
+...     camera, eye = pool.producer(10_000), pool.consumer(10_000)
+...     with camera.claim((4, 4), np.uint16) as slot:
+...         slot.array[:] = 7                               # straight into shared memory; committed on exit
+...     with next(eye) as image:
+...         int(image.sum())                                # in place, read-only
+112
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from framepool.errors import FramepoolError
 
 if TYPE_CHECKING:
+    from framepool.client.consumer import Consumer
+    from framepool.client.frame import Frame
+    from framepool.client.pool import Pool
+    from framepool.client.producer import Producer, Slot
     from framepool.config import Config
-    from framepool.driver.driver import ShmDriver
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "serve"]
+__all__ = ["Consumer", "Frame", "FramepoolError", "Pool", "Producer", "Slot", "__version__", "connect", "serve"]
+
+HOMES = {
+    "Consumer": "framepool.client.consumer",
+    "Frame": "framepool.client.frame",
+    "Pool": "framepool.client.pool",
+    "Producer": "framepool.client.producer",
+    "Slot": "framepool.client.producer",
+}
 
 
-def serve(config: Config | None = None) -> ShmDriver:
-    """Starts a shared-memory driver inside this process, with its media driver, and serves on a thread of its own.
+def __getattr__(name: str) -> Any:
+    """Loads a public class when it is first named, so that `framepool decode` does not load numpy and Aeron."""
+    if name in HOMES:
+        return getattr(importlib.import_module(HOMES[name]), name)
+    raise AttributeError(f"module 'framepool' has no attribute {name!r}")
 
-    Close it, or use it in a `with` statement. It is the same driver as `framepool driver` (Driver 2.1). Without a
-    configuration the defaults apply, with what the environment overrides.
+
+def connect(config: Config | None = None) -> Pool:
+    """Connects to a running driver. Without a configuration the defaults apply, with what the environment overrides."""
+    from framepool.client.pool import Pool
+    from framepool.config import load
+
+    return Pool(load() if config is None else config)
+
+
+def serve(config: Config | None = None) -> Pool:
+    """Starts a driver inside this process, with its media driver, and connects to it.
+
+    Other processes can attach to it too: it is the same driver as `framepool driver` (Driver 2.1). It ends with the
+    pool.
     """
+    from framepool.client.pool import Pool
     from framepool.config import load
     from framepool.driver.driver import ShmDriver
 
-    return ShmDriver(load() if config is None else config).start()
+    settings = load() if config is None else config
+    with contextlib.ExitStack() as owned:
+        owned.enter_context(ShmDriver(settings).start())
+        return Pool(settings, owned=owned.pop_all())

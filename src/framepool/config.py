@@ -88,10 +88,15 @@ class Channels(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The Aeron channel of each logical stream (Wire 5); on one host all of them are IPC (Wire 15.16)."""
 
     control: str = "aeron:ipc"
+    """Of control messages."""
     announce: str = "aeron:ipc"
+    """Of announces."""
     descriptor: str = "aeron:ipc"
+    """Of descriptors."""
     qos: str = "aeron:ipc"
+    """Of QoS reports."""
     metadata: str = "aeron:ipc"
+    """Of metadata."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -129,6 +134,7 @@ class ProfileConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     latency_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How long the slowest reader may take to come to a frame."""
     safety_factor: Annotated[float, msgspec.Meta(ge=2, le=4)] = 2.0
+    """By how much more than that (Wire 15.6)."""
 
     def __post_init__(self) -> None:
         if self.nslots & (self.nslots - 1):

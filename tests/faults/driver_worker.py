@@ -18,16 +18,19 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from framepool.client.attach import AttachSettings, Grant
-from framepool.client.consumer import Consumer, Received
+from framepool.client.consumer import Consumer
+from framepool.client.frame import Frame
 from framepool.client.producer import Producer
 from framepool.client.seat import ControlPlane, Seat
 from framepool.clock import MonotonicClock
 from framepool.config import Config, load
+from framepool.errors import FrameOverwritten
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import MappedStream
 from framepool.testing.history import Journal
@@ -203,11 +206,11 @@ def consume(config: Config, stream_id: int, journal: Journal) -> None:
         if not consumer.wait(0.005):
             continue
         before = misses(consumer)
-        frames = consumer.poll(1)
+        frames = [(frame, words) for frame in consumer.poll(1) if (words := whole(frame)) is not None]
         if (missed := misses(consumer) - before) and (stream := worker.seat.stream) is not None:
             journal.missed(stream_id, stream.layout.epoch, missed)
-        for received in frames:
-            note(journal, stream_id, received)
+        for frame, words in frames:
+            note(journal, stream_id, frame, words)
             worker.count()
     consumer.close()
     worker.finish(consumer.statistics())
@@ -217,8 +220,14 @@ def misses(consumer: Consumer) -> int:
     return sum(count for name, count in consumer.counts.items() if name.startswith(MISSES))
 
 
-def note(journal: Journal, stream_id: int, received: Received) -> None:
-    words = received.array
+def whole(frame: Frame) -> npt.NDArray[Any] | None:
+    try:
+        return frame.copy()
+    except FrameOverwritten:
+        return None
+
+
+def note(journal: Journal, stream_id: int, received: Frame, words: npt.NDArray[Any]) -> None:
     sealed = (int(words[0]), int(words[1]), int(words[-1]))
     journal.received(stream_id, received.epoch, received.seq, crc_of(words), sealed)
 

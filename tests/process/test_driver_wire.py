@@ -53,13 +53,13 @@ def test_everything_that_is_said_is_a_known_message_with_a_header(base_dir: Path
             plane.do_work()
             if camera.stream and eye.stream:
                 producer.publish(image)
-            frames += consumer.poll()
+            frames += [frame.copy() for frame in consumer.poll()]
             heard += [message for ear in ears for message in ear.poll()]
             time.sleep(0.002)
         producer.close()
         consumer.close()
         plane.on_close()
     assert len(frames) >= 20, (plane.seats, camera.statistics(), eye.statistics())
-    assert all(np.array_equal(frame.array, image) for frame in frames)
+    assert all(np.array_equal(frame, image) for frame in frames)
     said = {type(decode(message)) for message in heard}
     assert said >= {ShmAttachRequest, ShmAttachResponse, ShmPoolAnnounce, FrameDescriptor}

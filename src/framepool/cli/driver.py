@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as jsonlib
 import logging
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -15,13 +14,13 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from framepool.cli.stopping import stop_asked
 from framepool.clock import NANOS_PER_MILLI, MonotonicClock
 from framepool.config import load
 from framepool.driver import janitor
 from framepool.driver.driver import ShmDriver, make_allocator
 from framepool.driver.status import read_status
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 STALE_PERIODS = 3
 
 
@@ -39,33 +38,17 @@ def driver(*, config: Path | None = None, json: bool = False, verbose: bool = Fa
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
     settings = load(config)
-    # Blocked before threads start, so that all of them inherit it and the signal waits for us.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        with ShmDriver(settings).start() as running:
-            ready = {
-                "event": "ready",
-                "pid": os.getpid(),
-                "namespace": make_allocator(settings.driver).directory,
-                "aeron_directory": settings.aeron.directory,
-            }
-            text = (
-                f"driver ready: streams in {ready['namespace']}, Aeron in {ready['aeron_directory']}, Ctrl-C stops it"
-            )
-            print(jsonlib.dumps(ready) if json else text, flush=True)
-            while running.running and not asked_to_stop(0.2):
-                pass
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def asked_to_stop(timeout: float) -> bool:
-    """Whether a signal to stop came within `timeout` seconds.
-
-    The number is looked at because after a SIGSTOP that outlasts the timeout CPython returns uninitialised memory.
-    """
-    signalled = signal.sigtimedwait(STOPPING, timeout)
-    return signalled is not None and signalled.si_signo in STOPPING
+    with stop_asked() as asked, ShmDriver(settings).start() as running:
+        ready = {
+            "event": "ready",
+            "pid": os.getpid(),
+            "namespace": make_allocator(settings.driver).directory,
+            "aeron_directory": settings.aeron.directory,
+        }
+        text = f"driver ready: streams in {ready['namespace']}, Aeron in {ready['aeron_directory']}, Ctrl-C stops it"
+        print(jsonlib.dumps(ready) if json else text, flush=True)
+        while running.running and not asked.wait(0.1):
+            pass
 
 
 def status(*, config: Path | None = None, json: bool = False) -> None:

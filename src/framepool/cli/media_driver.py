@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import signal
 from pathlib import Path
 
+from framepool.cli.stopping import stop_asked
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings, Threading, default_directory
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 DEFAULTS = AeronSettings(directory="")
 
 
@@ -52,29 +51,22 @@ def media_driver(
     json
         Print the ready line as JSON.
     """
-    # Blocked before the driver's threads start, so that they inherit it and the signal waits for sigwait.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        settings = AeronSettings(
-            directory=str(dir) if dir is not None else default_directory(),
-            threading=threading,
-            client_liveness_timeout=client_liveness,
-            publication_unblock_timeout=publication_unblock,
-            image_liveness_timeout=image_liveness,
-            untethered_window_limit_timeout=untethered_window_limit,
-            untethered_resting_timeout=untethered_resting,
-            term_length=term_length,
-            ipc_term_length=ipc_term_length,
-        )
-        with MediaDriver(settings) as driver:
-            if json:
-                ready = json_module.dumps({"event": "ready", "dir": driver.directory, "pid": os.getpid()})
-            else:
-                ready = f"media driver ready in {driver.directory} (process {os.getpid()})"
-            print(ready, flush=True)
-            signal.sigwait(STOPPING)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    settings = AeronSettings(
+        directory=str(dir) if dir is not None else default_directory(),
+        threading=threading,
+        client_liveness_timeout=client_liveness,
+        publication_unblock_timeout=publication_unblock,
+        image_liveness_timeout=image_liveness,
+        untethered_window_limit_timeout=untethered_window_limit,
+        untethered_resting_timeout=untethered_resting,
+        term_length=term_length,
+        ipc_term_length=ipc_term_length,
+    )
+    with stop_asked() as asked, MediaDriver(settings) as driver:
+        ready = {"event": "ready", "dir": driver.directory, "pid": os.getpid()}
+        text = f"media driver ready in {driver.directory} (process {os.getpid()})"
+        print(json_module.dumps(ready) if json else text, flush=True)
+        asked.wait()
 
 
 if __name__ == "__main__":

@@ -7,26 +7,16 @@ import json as jsonlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from cyclopts import Parameter
 
-from framepool.client.attach import AttachSettings, AttachState
-from framepool.client.consumer import Consumer
-from framepool.client.producer import Producer
-from framepool.client.seat import ControlPlane, Seat
-from framepool.clock import MonotonicClock
-from framepool.config import Config, load
-from framepool.shm.paths import AllowedDirectories
-from framepool.transport import channel
-from framepool.transport.aeron import Client, Filter
-from framepool.wire._generated.control_900 import FrameDescriptor
-from framepool.wire._generated.driver_901 import Role
-
-STREAM_ID_OFFSET = 8  # behind the message header
+import framepool
+from framepool.config import load
+from framepool.errors import FrameOverwritten
 
 StreamId = Annotated[int, Parameter(help="The stream id.")]
 ConfigFile = Annotated[Path | None, Parameter(help="The TOML file that the driver runs with.")]
@@ -52,74 +42,42 @@ def publish(
     if width <= 0 or height <= 0 or rate <= 0:
         print("framepool publish: width, height and rate are above 0", file=sys.stderr)
         sys.exit(2)
-    settings = load(config)
     image = (np.add.outer(np.arange(height), np.arange(width)) % 256).astype(dtype)
-    with attached(settings, stream, Role.PRODUCER, create=True) as (client, plane, seat):
-        descriptors = client.add_publication(
-            channel.descriptor_publication(settings.channels.descriptor, settings.aeron), settings.stream_ids.descriptor
-        )
-        producer = Producer(seat, descriptors, plane.clock)
+    with stopping(), framepool.connect(load(config)) as pool, pool.producer(stream) as producer:
         due = time.monotonic()
-        for _ in ticking(seconds, json, producer.statistics):
-            plane.do_work()
+        for _ in ticking(seconds, json, producer.counts):
+            time.sleep(max(0.0, due - time.monotonic()))
+            due = max(due + 1 / rate, time.monotonic() - 1.0)
+            image.flat[0] = producer.counts["published"] % 256
+            producer.publish(image)
             if count and producer.counts["published"] >= count:
                 break
-            if time.monotonic() < due:
-                time.sleep(min(0.001, 1 / rate))
-                continue
-            due = max(due + 1 / rate, time.monotonic() - 1.0)
-            if seat.attachment.state is AttachState.ATTACHED:
-                image.flat[0] = producer.counts["published"] % 256
-                producer.publish(image)
-        producer.close()
 
 
 def consume(
     stream: StreamId, /, *, config: ConfigFile = None, count: Count = 0, seconds: Seconds = 0.0, json: Json = False
 ) -> None:
     """Read the frames of a stream and say how many came and how many were missed, until Ctrl-C."""
-    settings = load(config)
-    with attached(settings, stream, Role.CONSUMER) as (client, plane, seat):
-        only = Filter(
-            schema_id=FrameDescriptor.SCHEMA_ID,
-            template_id=FrameDescriptor.TEMPLATE_ID,
-            offset=STREAM_ID_OFFSET,
-            pattern=stream.to_bytes(4, "little"),
-        )
-        descriptors = client.add_subscription(
-            channel.descriptor_subscription(settings.channels.descriptor), settings.stream_ids.descriptor, only=only
-        )
-        consumer = Consumer(seat, descriptors.drain(capacity=4096, max_message=64))
-        for _ in ticking(seconds, json, consumer.statistics):
-            plane.do_work()
-            if consumer.wait(0.005):
-                consumer.poll()
+    with stopping(), framepool.connect(load(config)) as pool, pool.consumer(stream) as consumer:
+        for _ in ticking(seconds, json, consumer.counts):
+            consumer.wait(0.05)
+            for frame in consumer.poll():
+                with contextlib.suppress(FrameOverwritten):
+                    frame.copy()
             if count and consumer.counts["received"] >= count:
                 break
-        consumer.close()
 
 
 @contextlib.contextmanager
-def attached(
-    settings: Config, stream: int, role: Role, *, create: bool = False
-) -> Iterator[tuple[Client, ControlPlane, Seat]]:
-    """A connection to the driver with one seat; it is given back at the end, whatever happens."""
+def stopping() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block in good order."""
     signal.signal(signal.SIGTERM, _interrupt)
-    with Client.connect(settings.aeron, name=f"framepool {role.name.lower()}") as client:
-        plane = ControlPlane(client, MonotonicClock(), settings.stream_ids, settings.channels)
-        allowed = AllowedDirectories(filter(None, (settings.driver.shm_base_dir, settings.driver.hugepages_dir)))
-        patience = AttachSettings.configured(settings.driver)
-        seat = plane.add(Seat(plane, stream, role, allowed=allowed, create=create, settings=patience))
-        try:
-            yield client, plane, seat
-        except KeyboardInterrupt:
-            pass
-        finally:
-            plane.on_close()
+    with contextlib.suppress(KeyboardInterrupt):
+        yield
 
 
-def ticking(seconds: float, json: bool, statistics: Callable[[], dict[str, int]]) -> Iterator[None]:
-    """Turns as fast as its caller does, showing the statistics each second and at the end."""
+def ticking(seconds: float, json: bool, counts: Mapping[str, int]) -> Iterator[None]:
+    """Turns as fast as its caller does, showing the counts each second and at the end."""
     end = time.monotonic() + seconds if seconds else float("inf")
     shown = time.monotonic()
     try:
@@ -127,17 +85,16 @@ def ticking(seconds: float, json: bool, statistics: Callable[[], dict[str, int]]
             yield
             if now - shown >= 1.0:
                 shown = now
-                _show(statistics, json)
+                _show(counts, json)
     finally:
-        _show(statistics, json)
+        _show(counts, json)
 
 
-def _show(statistics: Callable[[], dict[str, int]], json: bool) -> None:
-    figures = statistics()
+def _show(counts: Mapping[str, int], json: bool) -> None:
     if json:
-        print(jsonlib.dumps(figures), flush=True)
+        print(jsonlib.dumps(dict(counts)), flush=True)
     else:
-        print("  ".join(f"{name} {value}" for name, value in figures.items()) or "waiting for the driver", flush=True)
+        print("  ".join(f"{name} {value}" for name, value in counts.items()) or "nothing yet", flush=True)
 
 
 def _interrupt(*_: object) -> None:

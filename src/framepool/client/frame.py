@@ -7,6 +7,8 @@ a read-only map given to a library that writes would end the process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,9 +25,24 @@ if TYPE_CHECKING:
 
 
 class Frame:
-    """One frame of a stream. It stays where it is; ask `valid()` whether it is still whole."""
+    """One frame of a stream. It stays where it is until the producer needs the place; `valid()` tells.
 
-    __slots__ = ("_checked", "_ring", "epoch", "meta_version", "seq", "stream_id", "timestamp_ns", "trace_id")
+    >>> with frame as image:          # doctest: +SKIP
+    ...     show(image)               # in place, read-only
+    >>> image = frame.copy()          # doctest: +SKIP
+    """
+
+    __slots__ = (
+        "_checked",
+        "_late",
+        "_ring",
+        "epoch",
+        "meta_version",
+        "seq",
+        "stream_id",
+        "timestamp_ns",
+        "trace_id",
+    )
 
     def __init__(
         self,
@@ -35,9 +52,11 @@ class Frame:
         stream_id: int,
         epoch: int,
         trace_id: int | None = None,
+        late: Callable[[Frame], None] | None = None,
     ) -> None:
         self._ring = ring
         self._checked = checked
+        self._late = late
         self.stream_id = stream_id
         self.epoch = epoch
         self.seq = checked.seq
@@ -56,6 +75,7 @@ class Frame:
 
     @property
     def order(self) -> Literal["C", "F"]:
+        """Row-major or column-major, as numpy names them."""
         return "F" if self._checked.layout.order == MajorOrder.COLUMN else "C"
 
     @property
@@ -64,24 +84,33 @@ class Frame:
         return self._checked.values_len_bytes
 
     def valid(self) -> bool:
-        """Whether the frame is still whole right now."""
-        return self._ring.still(self.seq)
+        """Whether the frame is still whole right now; never again once it is not."""
+        try:
+            return self._ring.still(self.seq)
+        except ValueError:  # the ring was closed: its epoch is over
+            return False
 
     def __enter__(self) -> npt.NDArray[Any]:
         """The frame in place, read-only."""
-        return self._ring.array(self._checked)
+        try:
+            return self._ring.array(self._checked)
+        except ValueError:
+            raise self._overwritten() from None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not self.valid():
-            raise FrameOverwritten(
-                f"frame {self.seq} of stream {self.stream_id} was overwritten while it was read"
-            ) from error
+            raise self._overwritten() from error
 
     def copy(self) -> npt.NDArray[Any]:
         """A private, writable copy that is known to be whole; `FrameOverwritten` if it cannot be had any more."""
-        copied = self._ring.copy(self._checked)
+        try:
+            copied = self._ring.copy(self._checked)
+        except ValueError:
+            raise self._overwritten() from None
         if isinstance(copied, DropReason):
-            raise FrameOverwritten(f"frame {self.seq} of stream {self.stream_id} was overwritten before it was copied")
+            raise self._overwritten()
         return copied
 
     def copy_into(self, out: npt.NDArray[Any]) -> None:
@@ -112,3 +141,9 @@ class Frame:
 
     def __repr__(self) -> str:
         return f"<Frame {self.seq} of stream {self.stream_id}: {self.dtype} {'x'.join(map(str, self.shape))}>"
+
+    def _overwritten(self) -> FrameOverwritten:
+        if self._late is not None:
+            late, self._late = self._late, None
+            late(self)
+        return FrameOverwritten(f"frame {self.seq} of stream {self.stream_id} was overwritten before it was used")

@@ -1,11 +1,16 @@
 """The producer's side of a stream: a slot claimed, filled and committed, then its descriptor (Wire 8.3, 10.2.1, 15.18).
 
 It never waits: not for readers, not for Aeron, not for a lease. What cannot be published now is dropped and counted.
+The lease is looked at before a claim and again before the commit, so that a producer that was stopped in between
+does not write into a stream that is somebody else's by now.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,82 +19,139 @@ from framepool._native.seqlock import Layout, RingWriter
 from framepool.client.mapping import ring_parts
 from framepool.client.seat import Seat
 from framepool.clock import Clock
-from framepool.errors import MediaDriverLost, NoPoolFits
+from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Outcome, Publication
-from framepool.wire._generated.control_900 import FrameDescriptor
+from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder
+from framepool.wire.dtypes import from_numpy
+
+LayoutKey = tuple[object, ...]
+MAX_LAYOUTS = 256
+"""Encoded tensor headers that a producer keeps; a camera has a handful."""
 
 
 class Producer:
-    """Publishes the frames of one stream under the lease of its seat."""
+    """Publishes the frames of one stream under the lease of its seat. One thread at a time.
 
-    def __init__(self, seat: Seat, descriptors: Publication, clock: Clock) -> None:
+    >>> with producer.claim((480, 640), np.uint16) as slot:         # doctest: +SKIP
+    ...     sensor.read_into(slot.array)                            # straight into shared memory
+    >>> producer.publish(image)                                     # the same with one copy  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, seat: Seat, descriptors: Publication, clock: Clock, *, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self.stream_id = seat.mapping.stream_id
+        self.closed = False
+        self.counts: Counter[str] = Counter()
         self._seat = seat
         self._descriptors = descriptors
         self._clock = clock
+        self._on_close = on_close
         self._stream: MappedStream | None = None
         self._ring: RingWriter | None = None
         self._next_seq = 0
-        self._layouts: dict[tuple[tuple[int, ...], str, tuple[int, ...]], Layout] = {}
-        self.counts: Counter[str] = Counter()
+        self._layouts: dict[LayoutKey, Layout] = {}
 
-    def publish(self, array: npt.NDArray[np.generic], *, timestamp_ns: int | None = None) -> int | None:
+    @property
+    def attached(self) -> bool:
+        """Whether a frame could be published right now."""
+        return self._seat.stream is not None
+
+    def claim(
+        self,
+        shape: int | Sequence[int],
+        dtype: npt.DTypeLike = np.uint8,
+        *,
+        order: Literal["C", "F"] = "C",
+        timestamp_ns: int | None = None,
+        meta_version: int = 0,
+        trace_id: int | None = None,
+    ) -> Slot:
+        """The next slot, to be filled in a `with` block and committed at its end.
+
+        Raises `NotAttached` without a lease and `NoPoolFits` for a frame that is larger than every pool; both are
+        counted as drops.
+        """
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        key: LayoutKey = (dimensions, np.dtype(dtype).str, order)
+        layout = self._layouts.get(key)
+        if layout is None:
+            major = MajorOrder.COLUMN if order == "F" else MajorOrder.ROW
+            layout = self._keep(key, TensorLayout.build(from_numpy(np.dtype(dtype)), dimensions, order=major))
+        return self._claim(layout, timestamp_ns, meta_version, trace_id)
+
+    def publish(
+        self,
+        array: npt.ArrayLike,
+        *,
+        timestamp_ns: int | None = None,
+        meta_version: int = 0,
+        trace_id: int | None = None,
+    ) -> int | None:
         """Copies an array into the next slot and tells of it: its sequence number, or None if it was dropped."""
-        ring = self._writer()
-        if ring is None:
-            self.counts["no lease"] += 1
+        image = np.asarray(array)
+        try:
+            slot = self._claim(self._layout_of(image), timestamp_ns, meta_version, trace_id)
+            slot.array[...] = image
+            slot.commit()
+        except (NotAttached, NoPoolFits):
             return None
-        layout = self._layout(array)
+        return slot.seq
+
+    def publish_batch(self, arrays: Iterable[npt.ArrayLike]) -> list[int | None]:
+        """Publishes one array after the other."""
+        return [self.publish(array) for array in arrays]
+
+    def close(self) -> None:
+        """Gives lease and regions back."""
+        if self.closed:
+            return
+        self.closed = True
+        self._leave()
+        if self._on_close is not None:
+            self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def statistics(self) -> dict[str, object]:
+        """Counts of frames by what became of them, and the state of lease and mapping."""
+        return {"next_seq": self._next_seq, **self.counts, **self._seat.statistics()}
+
+    def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int, trace_id: int | None) -> Slot:
+        ring = self._writer()
+        if ring is None or self._stream is None:
+            self.counts["no lease"] += 1
+            raise NotAttached(f"stream {self.stream_id}: no lease right now; the frame is dropped")
         seq = self._next_seq
         try:
             ring.claim(seq, layout.extent)
         except NoPoolFits:
             self.counts["no pool fits"] += 1
-            return None
+            raise
         self._next_seq = seq + 1
-        ring.array(seq, layout)[...] = array
-        if not self._seat.attachment.valid():
-            ring.abandon(seq)
+        stamp = self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns
+        return Slot(self, ring, seq, self._stream.layout.epoch, layout, stamp, meta_version, trace_id)
+
+    def _commit(self, slot: Slot) -> None:
+        """The second look at the lease, then the commit and its descriptor."""
+        if self._seat.stream is not self._stream or slot._ring is not self._ring:
+            slot.abandon()
             self.counts["lease lost while writing"] += 1
-            return None
-        ring.commit(seq, layout, self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns)
+            raise NotAttached(f"stream {self.stream_id}: the lease ended while frame {slot.seq} was written")
+        slot._ring.commit(slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version)
         self.counts["published"] += 1
-        self._tell(seq)
-        return seq
+        self._tell(slot)
 
-    def close(self) -> None:
-        """Lets go of the slots; the seat keeps the lease."""
-        ring, self._ring = self._ring, None
-        self._stream = None
-        if ring is not None:
-            ring.close()
-
-    def statistics(self) -> dict[str, int]:
-        return {"next_seq": self._next_seq, **self.counts}
-
-    def _writer(self) -> RingWriter | None:
-        """The writer of the epoch that the lease allows now; a new epoch starts at sequence 0 (Wire 15.2)."""
-        stream = self._seat.stream
-        if stream is not self._stream:
-            self.close()
-            self._stream = stream
-            if stream is not None:
-                self._ring = RingWriter(*ring_parts(stream))
-                self._next_seq = 0
-        return self._ring
-
-    def _layout(self, array: npt.NDArray[np.generic]) -> Layout:
-        key = (array.shape, array.dtype.str, array.strides)
-        layout = self._layouts.get(key)
-        if layout is None:
-            layout = self._layouts[key] = Layout(TensorLayout.of(array).header)
-        return layout
-
-    def _tell(self, seq: int) -> None:
-        assert self._stream is not None
-        layout = self._stream.layout
-        descriptor = FrameDescriptor(stream_id=layout.stream_id, epoch=layout.epoch, seq=seq)
+    def _tell(self, slot: Slot) -> None:
+        descriptor = FrameDescriptor(stream_id=self.stream_id, epoch=slot.epoch, seq=slot.seq, trace_id=slot.trace_id)
         try:
             outcome = self._descriptors.offer(descriptor.encode())
         except MediaDriverLost:
@@ -98,3 +160,84 @@ class Producer:
             self.counts["without readers"] += 1
         elif outcome < 0:
             self.counts["descriptors lost"] += 1
+
+    def _writer(self) -> RingWriter | None:
+        """The writer of the epoch that the lease allows now; a new epoch starts at sequence 0 (Wire 15.2)."""
+        stream = self._seat.stream
+        if stream is not self._stream:
+            self._leave()
+            self._stream = stream
+            if stream is not None:
+                self._ring = RingWriter(*ring_parts(stream))
+        return self._ring
+
+    def _leave(self) -> None:
+        ring, self._ring = self._ring, None
+        self._stream = None
+        self._next_seq = 0
+        if ring is not None:
+            ring.close()
+
+    def _layout_of(self, array: npt.NDArray[Any]) -> Layout:
+        key: LayoutKey = (array.shape, array.dtype.str, array.strides)
+        return self._layouts.get(key) or self._keep(key, TensorLayout.of(array))
+
+    def _keep(self, key: LayoutKey, layout: TensorLayout) -> Layout:
+        if len(self._layouts) >= MAX_LAYOUTS:
+            self._layouts.clear()
+        kept = self._layouts[key] = Layout(layout.header)
+        return kept
+
+
+class Slot:
+    """A claimed slot: fill `array`, and leaving the `with` block commits it; an exception abandons it."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        ring: RingWriter,
+        seq: int,
+        epoch: int,
+        layout: Layout,
+        timestamp_ns: int,
+        meta_version: int,
+        trace_id: int | None,
+    ) -> None:
+        self.seq = seq
+        self.epoch = epoch
+        self.layout = layout
+        self.timestamp_ns = timestamp_ns
+        self.meta_version = meta_version
+        self.trace_id = trace_id
+        self.array: npt.NDArray[Any] = ring.array(seq, layout)
+        """The payload in shared memory, writable."""
+        self._ring = ring
+        self._producer = producer
+        self._open = True
+
+    def commit(self) -> None:
+        """Makes the frame readable and tells of it; raises `NotAttached` if the lease ended meanwhile."""
+        if self._open:
+            self._producer._commit(self)
+            self._open = False
+
+    def abandon(self) -> None:
+        """Gives the slot up: readers see a gap."""
+        if self._open:
+            self._open = False
+            try:
+                self._ring.abandon(self.seq)
+            except ValueError:  # the ring was closed with its epoch
+                return
+            self._producer.counts["abandoned"] += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.commit()
+        else:
+            self.abandon()
