@@ -102,6 +102,9 @@ def main(base: Path) -> None:
         report["left"] = sorted(set(files(shm)) - set(before))
         report["flowed"] = scene.flows() > 0
         report["small_lost"] = scene.small.attachment.counts["lost"] + scene.reader.attachment.counts["lost"]
+        asleep = time.monotonic() + 1.5  # until the driver has tried to renew its status
+        scene.until("time to pass", lambda: time.monotonic() > asleep)
+        scene.until("half a status to go", lambda: not list(shm.rglob("*.tmp")))
         (shm / "filler").unlink()
         scene.until("the large stream", lambda: large.stream)
         scene.plane.remove(large)

@@ -11,6 +11,7 @@ import select
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from framepool.client.attach import AttachSettings
 from framepool.client.seat import ControlPlane, Seat
@@ -21,6 +22,16 @@ from framepool.transport.aeron import Client
 from framepool.wire._generated.driver_901 import Role
 
 
+def mapped(plane: ControlPlane) -> int:
+    return sum(seat.stream is not None for seat in plane.seats)
+
+
+def turn(plane: ControlPlane, over: Callable[[], object]) -> None:
+    while not over():
+        if plane.do_work() == 0:
+            time.sleep(0.001)
+
+
 def main(path: str, stream: str, count: str) -> None:
     config = load(path)
     client = Client.connect(config.aeron)
@@ -29,14 +40,11 @@ def main(path: str, stream: str, count: str) -> None:
     settings = AttachSettings.configured(config.driver)
     for _ in range(int(count)):
         plane.add(Seat(plane, int(stream), Role.CONSUMER, allowed=allowed, settings=settings))
-    said = False
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        if plane.do_work() == 0:
-            time.sleep(0.001)
-        if not said and all(seat.stream is not None for seat in plane.seats):
-            said = True
-            print("held", flush=True)
-    held = sum(seat.stream is not None for seat in plane.seats)
+    turn(plane, lambda: mapped(plane) == len(plane.seats))
+    print("held", flush=True)
+    turn(plane, lambda: select.select([sys.stdin], [], [], 0)[0])
+    turn(plane, lambda: mapped(plane) == len(plane.seats))  # after the last epoch, too
+    held = mapped(plane)
     lost: Counter[str] = sum((seat.attachment.counts for seat in plane.seats), Counter())
     plane.on_close()
     client.close()
