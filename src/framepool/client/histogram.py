@@ -52,8 +52,13 @@ class LatencyHistogram:
         if nanos < 0:
             self.negative += 1
             return
-        self._counts[_bucket(min(nanos, LARGEST))] += 1
-        self._note(1, nanos, nanos, nanos)
+        self._counts[_bucket(nanos if nanos < LARGEST else LARGEST)] += 1
+        self.count += 1
+        self.total += nanos
+        if self.minimum is None or nanos < self.minimum:
+            self.minimum = nanos
+        if self.maximum is None or nanos > self.maximum:
+            self.maximum = nanos
 
     def record_many(self, nanos: npt.ArrayLike) -> None:
         """Counts an array of integers, as `record` would one by one."""
@@ -133,8 +138,8 @@ class LatencyMeter:
 
 def _bucket(value: int) -> int:
     """Above the exact part, the leading bits of the value choose the bucket and their position the octave."""
-    octave = max(0, value.bit_length() - EXACT_BITS)
-    return (octave << BUCKET_BITS) + (value >> octave)
+    octave = value.bit_length() - EXACT_BITS
+    return (octave << BUCKET_BITS) + (value >> octave) if octave > 0 else value
 
 
 def _buckets(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
