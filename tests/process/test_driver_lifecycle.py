@@ -19,6 +19,7 @@ import pytest
 
 from framepool.errors import ConfigurationError
 from framepool.shm.tree import effective_user
+from framepool.transport import cnc
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import ClockDomain, ControlResponse, ShmPoolAnnounce, ShmRegionSuperblock
 from framepool.wire._generated.control_900 import ResponseCode as ControlCode
@@ -75,7 +76,10 @@ def test_second_driver_of_the_same_streams_is_refused_while_the_first_lives(kind
         for name, config in {"same": values, "other": other_aeron}.items():
             path = write_toml(base_dir / f"{name}.toml", config)
             second = subprocess.run(
-                [sys.executable, "-m", "framepool", "driver", "--config", str(path)], capture_output=True, text=True
+                [sys.executable, "-m", "framepool", "driver", "--config", str(path)],
+                capture_output=True,
+                text=True,
+                timeout=30,
             )
             assert second.returncode != 0
             assert f"process {driver.pid}" in second.stderr
@@ -128,7 +132,7 @@ def test_all_messages_travel_on_the_control_stream_that_the_configuration_names(
         path = write_toml(base_dir / "elsewhere.toml", silent)
         with running_driver(kind, base_dir, values):
             command = [sys.executable, "-m", "framepool", "attach", str(STREAM), "--config", str(path), "--timeout=0.5"]
-            assert subprocess.run(command, capture_output=True).returncode != 0, "nobody answers elsewhere"
+            assert subprocess.run(command, capture_output=True, timeout=30).returncode != 0, "nobody answers elsewhere"
 
 
 @pytest.mark.clause("D-8-01", "W-10.1-08")
@@ -210,6 +214,26 @@ def test_idle_stream_is_announced_each_period_whatever_is_asked_meanwhile(kind: 
         assert 80 < statistics.median(periods) < 120
 
 
+def test_refused_requests_are_counted_by_code_for_whoever_reads_aerons_counters(base_dir: Path) -> None:
+    values = fixed(base_dir)
+    with running_driver("embedded", base_dir, values) as driver, DriverClient(driver.config) as client:
+        for code, changes in (
+            (ResponseCode.INVALID_PARAMS, {"max_dims": 9}),
+            (ResponseCode.REJECTED, {"stream_id": 1}),
+        ):
+            for _ in range(code):
+                assert client.attach(**{"stream_id": STREAM, **changes}).code is code
+        expected = {code.name: code if code in {2, 3} else 0 for code in ResponseCode if code is not ResponseCode.OK}
+        deadline = time.monotonic() + 20
+        while True:
+            labels = {record.label: record.value for record in cnc.counters(driver.config.aeron.directory)}
+            found = {name: labels[f"framepool driver rejected {name}"] for name in expected}
+            if found == expected:
+                break
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+
+
 # Clocks, places, modes
 
 
@@ -251,7 +275,8 @@ def test_files_are_for_the_user_or_for_the_group_as_configured(base_dir: Path, a
         directories = [stat.S_IMODE(each.stat().st_mode) for each in path.parents[:4]]
         private = access == "private"
         assert directories == [0o700 if private else 0o2770] * 4
-        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if private else 0o660)
+        status = path.parents[2] / ".driver.status.json"
+        assert {stat.S_IMODE(each.stat().st_mode) for each in (path, status)} == {0o600 if private else 0o660}
 
 
 def test_unknown_group_is_refused_by_name(base_dir: Path) -> None:
@@ -491,7 +516,7 @@ def test_driver_that_cannot_start_says_so_and_leaves_nothing(base_dir: Path) -> 
     values["aeron"]["driver_timeout"] = 0.5
     path = write_toml(base_dir / "driver.toml", values)
     done = subprocess.run(
-        [sys.executable, "-m", "framepool", "driver", "--config", str(path)], capture_output=True, text=True
+        [sys.executable, "-m", "framepool", "driver", "--config", str(path)], capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 1
     assert "no media driver in" in done.stderr

@@ -27,7 +27,11 @@ from framepool.wire._generated.driver_901 import ResponseCode, Role
 log = logging.getLogger(__name__)
 
 STATUS_FILE = ".driver.status.json"
-COUNTER_TYPES = {"leases": 2101, "streams": 2102, "epochs": 2103, "announces": 2104, "rejected": 2105}
+COUNTER_TYPES = {"leases": 2101, "streams": 2102, "epochs": 2103, "announces": 2104}
+REJECTED_TYPE = 2105
+"""Of the counters of refused requests, one for each code; the code is their key."""
+REFUSALS = tuple(code for code in ResponseCode if code is not ResponseCode.OK)
+REQUESTS = ("attach", "detach", "shutdown", "unreadable")
 
 
 class StatusUnavailable(FramepoolError):
@@ -114,6 +118,9 @@ class StatusWriter:
     def on_start(self) -> None:
         for name, type_id in COUNTER_TYPES.items():
             self._counters[name] = self._client.add_counter(type_id, f"framepool driver {name}")
+        for code in REFUSALS:
+            label = f"framepool driver rejected {code.name}"
+            self._counters[code.name] = self._client.add_counter(REJECTED_TYPE, label, code.to_bytes(4, "little"))
         self._timers.every(NANOS_PER_SECOND, self.write, first_ns=0)
 
     def do_work(self) -> int:
@@ -126,24 +133,25 @@ class StatusWriter:
     def write(self) -> None:
         """Renews the document and the counters. On a full filesystem the last document stays; the driver goes on."""
         path = f"{self._allocator.directory}/{STATUS_FILE}"
+        document = self._describe()
         try:
             with open(f"{path}.tmp", "wb", opener=_private) as file:
-                file.write(msgspec.json.encode(self._describe()))
+                file.write(msgspec.json.encode(document))
+                self._allocator.share(file.fileno())
             os.replace(f"{path}.tmp", path)
         except OSError as error:
             log.warning("status not written: %s", error)
             with contextlib.suppress(OSError):
                 os.unlink(f"{path}.tmp")
-        self._count()
+        self._count(Counts(document["counts"]))
 
-    def _count(self) -> None:
-        counts = self._authority.counts
+    def _count(self, counts: Counts[str]) -> None:
         values = {
             "leases": len(self._authority.leases),
             "streams": len(self._authority.streams),
             "epochs": counts["epochs"],
             "announces": counts["announces"],
-            "rejected": sum(counts[f"attach {code.name}"] for code in ResponseCode if code is not ResponseCode.OK),
+            **{code.name: sum(counts[f"{request} {code.name}"] for request in REQUESTS) for code in REFUSALS},
         }
         with contextlib.suppress(MediaDriverLost):  # the conductor waits for it; the counters come back with it
             for name, value in values.items():

@@ -99,6 +99,10 @@ class Allocator:
             raise self._refusal(layout, needed, error) from error
         return layout
 
+    def share(self, fd: int) -> None:
+        """Gives another new file of the namespace the group and mode that regions have."""
+        self._tree.claim_file(fd)
+
     def streams(self) -> list[int]:
         """The streams that ever had an epoch here, in order; a link in the place of one is none."""
         found: list[int] = []
