@@ -5,7 +5,9 @@ The rules that make it safe:
 
 * The interpreter's lock is held in every call that touches a C object of a client (add, offer, poll, close), so two
   Python threads never meet inside one. It is released only where nothing shared is touched: while connecting, while
-  the conductor thread is joined, while a drain is waited for.
+  the conductor thread is joined, while a drain is waited for. Two kinds of threads of our own run without it: a drain
+  polls its subscription, which nobody else does meanwhile, and heartbeats are offered on shared publications, which
+  Aeron allows at any time. Both have let go of the C object before it is freed.
 * The C client frees its children when it closes. So a client knows its children, takes their pointers away first and
   only then frees them; a child without its pointer raises, it never crashes.
 * No Python runs inside a C poll, and no Python runs in Aeron's threads: no image callbacks, an error handler that
@@ -13,8 +15,9 @@ The rules that make it safe:
 * A child made by fork owns nothing: its objects raise `ForkedError` and are left as they are.
 
 The parts: the client and what it can hold (aeron_client.pxi), publications and claims (aeron_publication.pxi),
-subscriptions and drains (aeron_subscription.pxi), the media driver (aeron_driver.pxi); in C, the table of functions
-(aeron_api.h), the receiving side (aeron_receive.h) and the drain (aeron_drain.h).
+heartbeats (aeron_heartbeat.pxi), subscriptions and drains (aeron_subscription.pxi), the media driver
+(aeron_driver.pxi); in C, the table of functions (aeron_api.h), the receiving side (aeron_receive.h), the drain
+(aeron_drain.h) and the thread of heartbeats (aeron_heartbeat.h).
 """
 
 import importlib.machinery
@@ -109,5 +112,6 @@ cdef tuple take_error():
 
 include "aeron_client.pxi"
 include "aeron_publication.pxi"
+include "aeron_heartbeat.pxi"
 include "aeron_subscription.pxi"
 include "aeron_driver.pxi"

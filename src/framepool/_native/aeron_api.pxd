@@ -257,3 +257,24 @@ cdef extern from "aeron_drain.h" nogil:
     void fp_drain_quiet(fp_drain_t *drain)
     void fp_drain_lock(fp_drain_t *drain)
     void fp_drain_unlock(fp_drain_t *drain)
+
+
+cdef extern from "aeron_heartbeat.h" nogil:
+    ctypedef struct fp_beat_t
+    ctypedef struct fp_heart_t
+
+    fp_heart_t *fp_heart_new()
+    int fp_heart_start(fp_heart_t *heart)
+    void fp_heart_stop(fp_heart_t *heart)
+    void fp_heart_free(fp_heart_t *heart)
+    void fp_heart_bind(
+        fp_heart_t *heart, const void *owner, aeron_publication_t *publication, fp_report_t *report)
+    void fp_heart_add(
+        fp_heart_t *heart, fp_beat_t *beat, const void *owner, aeron_publication_t *publication, fp_report_t *report)
+    void fp_heart_remove(fp_heart_t *heart, fp_beat_t *beat)
+    fp_beat_t *fp_beat_new(const uint8_t *message, size_t length, int64_t period_ns, int64_t stamp_offset)
+    void fp_beat_free(fp_beat_t *beat)
+    int fp_beat_update(fp_heart_t *heart, fp_beat_t *beat, const uint8_t *message, size_t length)
+    int64_t fp_beat_last_sent_ns(fp_beat_t *beat)
+    uint64_t fp_beat_sent(fp_beat_t *beat)
+    uint64_t fp_beat_failed(fp_beat_t *beat)

@@ -18,6 +18,7 @@ cdef class Client:
     cdef aeron_context_t *context
     cdef aeron_t *c
     cdef fp_report_t *report
+    cdef fp_heart_t *heart
     cdef unsigned int forks
     cdef PyObject *first
     cdef bint opening
@@ -33,6 +34,8 @@ cdef class Client:
 
     def __dealloc__(self):
         self.free()
+        if self.heart != NULL and self.forks == fp_forks():
+            fp_heart_free(self.heart)
 
     def open(
         self,
@@ -112,6 +115,8 @@ cdef class Client:
     def close(self):
         """Ends the connection and everything on it. May be called twice, from any thread, with children in use."""
         self.closed = True
+        if self.heart != NULL and self.forks == fp_forks():
+            fp_heart_stop(self.heart)
         self.free()
 
     cdef void free(self) noexcept:

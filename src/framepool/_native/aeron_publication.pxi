@@ -53,10 +53,15 @@ cdef class AnyPublication(Child):
             exclusive_publication_constants(<aeron_exclusive_publication_t *>self.resource, &self.constants)
         else:
             publication_constants(<aeron_publication_t *>self.resource, &self.constants)
+            if self.client.heart != NULL:
+                fp_heart_bind(
+                    self.client.heart, <void *>self, <aeron_publication_t *>self.resource, self.client.report)
         return 0
 
     cdef void unbind(self) noexcept:
-        """Aborts open claims: one that is never finished would hold back every subscriber."""
+        """Aborts open claims: one that is never finished would hold back every subscriber. Heartbeats wait."""
+        if self.client.heart != NULL:
+            fp_heart_bind(self.client.heart, <void *>self, NULL, NULL)
         while self.claims != NULL:
             (<Claim>self.claims).finish(False)
 
