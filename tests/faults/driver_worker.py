@@ -30,12 +30,12 @@ from framepool.client.producer import Producer
 from framepool.client.seat import ControlPlane, Seat
 from framepool.clock import MonotonicClock
 from framepool.config import Config, load
-from framepool.errors import FrameOverwritten
+from framepool.errors import FrameOverwritten, NotAttached
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import MappedStream
 from framepool.testing.history import Journal
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Filter
+from framepool.transport.aeron import Client, Filter, Publication
 from framepool.wire._generated.control_900 import FrameDescriptor
 from framepool.wire._generated.driver_901 import Role
 
@@ -135,58 +135,50 @@ def produce(config: Config, stream_id: int, journal: Journal) -> None:
     descriptors = worker.client.add_publication(there, config.stream_ids.descriptor)
     producer = Producer(worker.seat, descriptors, worker.plane.clock)
     epoch = seq = 0
-    while True:
+    order = ""
+    while order != "end":
         worker.turn()
-        order = worker.order()
-        if order == "end":
-            break
+        order = order or worker.order()
         stream = worker.seat.stream
         if stream is not None:
             if stream.layout.epoch != epoch:
                 epoch, seq = stream.layout.epoch, 0
-            if order == "half":
-                die_in_the_middle(producer, frame(epoch, seq))
-            if order == "stop":
-                stop_in_the_middle(worker)
             words = frame(epoch, seq)
-            if producer.publish(words) is not None:
+            if order == "half":
+                die_in_the_middle(producer, descriptors, words)
+            done = stop_in_the_middle(producer, words) if order == "stop" else producer.publish(words)
+            if done is not None:
                 journal.published(stream_id, epoch, seq, int(words[-1]))
                 worker.count()
             seq += 1
+            order = "" if order == "stop" else order
         time.sleep(PERIOD)
     producer.close()
     worker.finish(producer.statistics())
 
 
-def die_in_the_middle(producer: Producer, words: npt.NDArray[np.uint64]) -> None:
+def die_in_the_middle(producer: Producer, descriptors: Publication, words: npt.NDArray[np.uint64]) -> None:
     """Claims a slot, fills half of it, tells of it all the same, and is killed."""
-    ring = producer._writer()
-    assert ring is not None
-    layout = producer._layout(words)
-    seq = producer.statistics()["next_seq"]
-    ring.claim(seq, layout.extent)
-    ring.array(seq, layout)[: WORDS // 2] = words[: WORDS // 2]
-    producer._tell(seq)
-    print(f"dying {seq}", flush=True)
+    slot = producer.claim(WORDS, np.uint64)
+    slot.array[: WORDS // 2] = words[: WORDS // 2]
+    descriptors.offer(FrameDescriptor(stream_id=producer.stream_id, epoch=slot.epoch, seq=slot.seq).encode())
+    print(f"dying {slot.seq}", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stop_in_the_middle(worker: Worker) -> None:
-    """Makes the next frame stop this process after its claim and its copy, before it looks at its lease again."""
-    attachment = worker.seat.attachment
-    valid = attachment.valid
-    asked = []
-
-    def stopping() -> bool:
-        asked.append(True)
-        if len(asked) == 2:  # the first time is before the claim
-            del attachment.valid  # type: ignore[method-assign]
-            print("stopping", flush=True)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            print(f"woke {int(valid())}", flush=True)
-        return valid()
-
-    attachment.valid = stopping  # type: ignore[method-assign]
+def stop_in_the_middle(producer: Producer, words: npt.NDArray[np.uint64]) -> int | None:
+    """Claims a slot, fills it, and is stopped; woken, it commits what it has if it may."""
+    slot = producer.claim(WORDS, np.uint64)
+    slot.array[...] = words
+    print("stopping", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        slot.commit()
+    except NotAttached:
+        print("woke without a lease", flush=True)
+        return None
+    print("woke and committed", flush=True)
+    return slot.seq
 
 
 def consume(config: Config, stream_id: int, journal: Journal) -> None:
