@@ -47,12 +47,17 @@ def check_slot(ring: HeaderRing, pools: Mapping[int, Pool], seq: int) -> Checked
     private = bytes(ring.slot(index))
     if not still_committed(ring, seq):
         return DropReason.OVERWRITTEN
+    return check_header(private, seq, ring.nslots, pools)
+
+
+def check_header(private: bytes, seq: int, nslots: int, pools: Mapping[int, Pool]) -> CheckedSlot | DropReason:
+    """What a private copy of the slot of frame `seq` says, or the first rule broken; `seq_commit` is not looked at."""
     _, length, payload_slot, pool_id, payload_offset, timestamp, version, _ = SlotHeader.BLOCK.unpack_from(private)
     if payload_offset != 0:
         return DropReason.PAYLOAD_OFFSET
-    if payload_slot >= ring.nslots:
+    if payload_slot >= nslots:
         return DropReason.PAYLOAD_SLOT_RANGE
-    if payload_slot != index:
+    if payload_slot != seq & (nslots - 1):
         return DropReason.PAYLOAD_SLOT
     if length and pool_id not in pools:
         return DropReason.UNKNOWN_POOL
