@@ -53,3 +53,30 @@ def test_everybody_notices_and_carries_on(media_driver: str, base_dir: Path, pro
         used = [event.epoch for event in own if event.op in {"published", "received"} and event.t > lost_at]
         assert used
         assert min(used) > epoch
+
+
+@pytest.mark.clause("D-4.4-04", "D-4.7-05", "D-4.7-07")
+def test_a_killed_media_driver_ends_leases_but_nobody_exits(base_dir: Path, processes: Processes) -> None:
+    """The driver lives on: leases run out and epochs rise, and all of it is told when there is a media driver again."""
+    site = Site(processes, base_dir, media_driver="external")
+    media_driver = site.start_media_driver()
+    driver = site.start_driver()
+    producer = site.start_worker("producer", "produce")
+    _, epoch = attached(producer)
+    consumer = site.start_worker("consumer", "consume")
+    consumer.wait_line("flowing")
+    site.wait_status(lambda now: len(now["leases"]) == 2)
+    media_driver.kill()
+    status = site.wait_status(lambda now: now["leases"] == [])
+    assert status["counts"]["leases EXPIRED"] == 2
+    between = site.stream_status()["epoch"]
+    assert between > epoch, "also while nobody can be told"
+    site.start_media_driver()
+    assert attached(producer)[1] > between
+    for worker in (producer, consumer):
+        worker.wait_line("flowing")
+    status = site.wait_status(lambda now: len(now["leases"]) == 2)
+    assert status["counts"]["reconnects"] == 1
+    assert status["pid"] == driver.pid
+    finish(producer, consumer)
+    assert check(site.events()) == []

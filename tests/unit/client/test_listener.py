@@ -1,0 +1,70 @@
+"""A listener joins again when it was left behind, without waiting and without losing what it has already."""
+
+from __future__ import annotations
+
+import pytest
+
+from framepool.client.listener import Listener
+
+
+class FakeSubscription:
+    def __init__(self) -> None:
+        self.waiting: list[bytes] = []
+        self.is_connected = False
+        self.renewed = 0
+        self.added = True
+
+    def poll(self, limit: int) -> list[bytes]:
+        assert self.added, "polled while it is being added"
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return taken
+
+    def renew(self) -> None:
+        self.renewed += 1
+        self.added = False
+
+    def poll_add(self) -> bool:
+        return self.added
+
+
+@pytest.fixture
+def subscription() -> FakeSubscription:
+    return FakeSubscription()
+
+
+@pytest.fixture
+def listener(subscription: FakeSubscription) -> Listener:
+    return Listener(subscription)  # type: ignore[arg-type]
+
+
+def test_nobody_heard_yet_is_no_reason_to_join_again(listener: Listener, subscription: FakeSubscription) -> None:
+    assert listener.poll() == []
+    assert subscription.renewed == 0
+
+
+def test_a_listener_that_was_cut_off_joins_once_and_hears_again(
+    listener: Listener, subscription: FakeSubscription
+) -> None:
+    subscription.is_connected = True
+    assert listener.poll() == []
+    subscription.is_connected = False
+    for _ in range(3):
+        assert listener.poll() == []
+    assert (subscription.renewed, listener.left_behind) == (1, 1)
+    subscription.added = subscription.is_connected = True
+    subscription.waiting = [b"news"]
+    assert listener.poll() == [b"news"]
+    assert listener.poll() == []
+    assert subscription.renewed == 1
+
+
+def test_what_had_arrived_is_read_before_it_joins_again(listener: Listener, subscription: FakeSubscription) -> None:
+    subscription.is_connected = True
+    listener.poll()
+    subscription.is_connected = False
+    subscription.waiting = [b"a", b"b"]
+    assert listener.poll(1) == [b"a"]
+    assert listener.poll(1) == [b"b"]
+    assert subscription.renewed == 0
+    listener.poll(1)
+    assert subscription.renewed == 1
