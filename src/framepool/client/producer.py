@@ -59,6 +59,14 @@ class Producer:
         """Whether a frame could be published right now."""
         return self._seat.stream is not None
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether anybody listens to descriptors."""
+        try:
+            return self._descriptors.is_connected
+        except MediaDriverLost:
+            return False
+
     def claim(
         self,
         shape: int | Sequence[int],
