@@ -19,7 +19,7 @@ from framepool.client.frame import Frame
 from framepool.client.listener import Listener
 from framepool.client.mapping import ring_parts
 from framepool.client.seat import Seat
-from framepool.errors import MediaDriverLost
+from framepool.errors import MediaDriverLost, TransportClosed
 from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
@@ -65,6 +65,10 @@ class Consumer:
             messages = self._listener.poll(limit)
         except MediaDriverLost:  # the control plane waits for it
             return []
+        except TransportClosed:
+            if self.closed:  # by another thread, just now
+                return []
+            raise
         descriptors = deque(FrameDescriptor.decode(message) for message in messages)
         frames = []
         while descriptors:
@@ -110,6 +114,10 @@ class Consumer:
         except MediaDriverLost:
             time.sleep(timeout)
             return False
+        except TransportClosed:
+            if self.closed:
+                return False
+            raise
 
     def __iter__(self) -> Self:
         return self

@@ -26,7 +26,6 @@ from framepool.transport.aeron import Outcome, Publication
 from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder
 from framepool.wire.dtypes import from_numpy
 
-LayoutKey = tuple[object, ...]
 MAX_LAYOUTS = 256
 """Encoded tensor headers that a producer keeps; a camera has a handful."""
 
@@ -52,7 +51,7 @@ class Producer:
         self._stream: MappedStream | None = None
         self._ring: RingWriter | None = None
         self._next_seq = 0
-        self._layouts: dict[LayoutKey, Layout] = {}
+        self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str], Layout] = {}
 
     @property
     def attached(self) -> bool:
@@ -83,11 +82,7 @@ class Producer:
         counted as drops.
         """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-        key: LayoutKey = (dimensions, np.dtype(dtype).str, order)
-        layout = self._layouts.get(key)
-        if layout is None:
-            major = MajorOrder.COLUMN if order == "F" else MajorOrder.ROW
-            layout = self._keep(key, TensorLayout.build(from_numpy(np.dtype(dtype)), dimensions, order=major))
+        layout = self._layout(dimensions, np.dtype(dtype), order)
         return self._claim(layout, timestamp_ns, meta_version, trace_id)
 
     def publish(
@@ -100,8 +95,10 @@ class Producer:
     ) -> int | None:
         """Copies an array into the next slot and tells of it: its sequence number, or None if it was dropped."""
         image = np.asarray(array)
+        columns_first = image.flags.f_contiguous and not image.flags.c_contiguous
+        layout = self._layout(image.shape, image.dtype, "F" if columns_first else "C")
         try:
-            slot = self._claim(self._layout_of(image), timestamp_ns, meta_version, trace_id)
+            slot = self._claim(layout, timestamp_ns, meta_version, trace_id)
             slot.array[...] = image
             slot.commit()
         except (NotAttached, NoPoolFits):
@@ -186,15 +183,17 @@ class Producer:
         if ring is not None:
             ring.close()
 
-    def _layout_of(self, array: npt.NDArray[Any]) -> Layout:
-        key: LayoutKey = (array.shape, array.dtype.str, array.strides)
-        return self._layouts.get(key) or self._keep(key, TensorLayout.of(array))
-
-    def _keep(self, key: LayoutKey, layout: TensorLayout) -> Layout:
-        if len(self._layouts) >= MAX_LAYOUTS:
-            self._layouts.clear()
-        kept = self._layouts[key] = Layout(layout.header)
-        return kept
+    def _layout(self, shape: tuple[int, ...], dtype: np.dtype[Any], order: Literal["C", "F"]) -> Layout:
+        """The encoded header of a contiguous tensor, kept for the next frame of its kind."""
+        key = (shape, dtype, order)
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            major = MajorOrder.COLUMN if order == "F" else MajorOrder.ROW
+            described = TensorLayout.build(from_numpy(dtype), shape, order=major)
+            layout = self._layouts[key] = Layout(described.header)
+        return layout
 
 
 class Slot:
