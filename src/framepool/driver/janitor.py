@@ -67,26 +67,34 @@ class Janitor:
     def sweep(self, stream_id: int) -> int:
         """Removes what is superseded of one stream; returns how much that was."""
         stream = self._authority.streams.get(stream_id)
-        if stream is None or stream.layout is None:
+        if stream is None:
             return 0
+        current = None if stream.layout is None else stream.layout.epoch
         leased = {lease.epoch for lease in self._authority.leases if lease.stream_id == stream_id}
         removed = 0
         try:
             for allocator in self._allocators:
-                removed += len(sweep_own(allocator, stream_id, stream.layout.epoch, leased))
+                removed += len(sweep_own(allocator, stream_id, current, leased))
         except AllocationError as error:
             log.warning("superseded epochs stay: %s", error)
         self.removed += removed
         return removed
 
 
-def superseded(allocator: Allocator, stream_id: int, current: int, leased: Collection[int]) -> list[int]:
-    """The epochs of a running driver's own stream that are older than the previous one and that no lease names."""
-    older = [epoch for epoch in allocator.epochs(stream_id) if epoch < current]
-    return [epoch for epoch in older[:-1] if epoch not in leased]
+def superseded(allocator: Allocator, stream_id: int, current: int | None, leased: Collection[int]) -> list[int]:
+    """The epochs of a running driver's own stream that are older than the previous one and that no lease names.
+
+    A stream without a current epoch had no room for one: then the previous one goes too, to make room.
+    """
+    epochs = allocator.epochs(stream_id)
+    if current is None:
+        older = [epoch for epoch in epochs if allocator.read_superblock(stream_id, epoch) is not None]
+    else:
+        older = [epoch for epoch in epochs if epoch < current][:-1]
+    return [epoch for epoch in older if epoch not in leased]
 
 
-def sweep_own(allocator: Allocator, stream_id: int, current: int, leased: Collection[int]) -> list[Removal]:
+def sweep_own(allocator: Allocator, stream_id: int, current: int | None, leased: Collection[int]) -> list[Removal]:
     """Removes what `superseded` names."""
     removed = []
     for epoch in superseded(allocator, stream_id, current, leased):

@@ -158,10 +158,11 @@ class Authority:
 
     def _follow(self, lease_id: int) -> None:
         """A consumer that keeps alive follows the announces (`decisions.md` #41): its lease is for the current epoch,
-        and holds on to no older one."""
+        or for none while there is none, and holds on to no older one."""
         lease = self.leases.get(lease_id)
-        if lease is not None and (layout := self.streams[lease.stream_id].layout) is not None:
-            lease.epoch = layout.epoch
+        if lease is not None:
+            layout = self.streams[lease.stream_id].layout
+            lease.epoch = 0 if layout is None else layout.epoch
 
     def detach(self, request: ShmDetachRequest) -> None:
         """Ends the lease that the request fits; anything else is REJECTED and changes nothing (Driver 4.9)."""
