@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import KIB, AeronSettings
@@ -16,6 +17,10 @@ from tests.support.directories import private_directory
 from tests.support.processes import Processes
 
 pytest_plugins = ("tests.conformance.plugin",)
+
+# No wall-clock thresholds; in CI the same examples each time, elsewhere new ones.
+settings.register_profile("framepool", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("framepool")
 
 REQUIRED = frozenset(filter(None, os.environ.get("FRAMEPOOL_REQUIRE", "").split(",")))
 

@@ -19,8 +19,9 @@ import numpy as np
 
 from framepool.client.attach import AttachSettings
 from framepool.client.consumer import Consumer
+from framepool.client.plane import ControlPlane
 from framepool.client.producer import Producer
-from framepool.client.seat import ControlPlane, Seat
+from framepool.client.seat import Seat
 from framepool.clock import MonotonicClock
 from framepool.config import Config
 from framepool.driver.driver import ShmDriver

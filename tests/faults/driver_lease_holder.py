@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from framepool.client.attach import AttachSettings
-from framepool.client.seat import ControlPlane, Seat
+from framepool.client.plane import ControlPlane
+from framepool.client.seat import Seat
 from framepool.clock import MonotonicClock
 from framepool.config import load
 from framepool.shm.paths import AllowedDirectories
@@ -23,7 +24,7 @@ from framepool.wire._generated.driver_901 import Role
 
 
 def mapped(plane: ControlPlane) -> int:
-    return sum(seat.stream is not None for seat in plane.seats)
+    return sum(seat.stream is not None for seat in plane.places)
 
 
 def turn(plane: ControlPlane, over: Callable[[], object]) -> None:
@@ -40,12 +41,12 @@ def main(path: str, stream: str, count: str) -> None:
     settings = AttachSettings.configured(config.driver)
     for _ in range(int(count)):
         plane.add(Seat(plane, int(stream), Role.CONSUMER, allowed=allowed, settings=settings))
-    turn(plane, lambda: mapped(plane) == len(plane.seats))
+    turn(plane, lambda: mapped(plane) == len(plane.places))
     print("held", flush=True)
     turn(plane, lambda: select.select([sys.stdin], [], [], 0)[0])
-    turn(plane, lambda: mapped(plane) == len(plane.seats))  # after the last epoch, too
+    turn(plane, lambda: mapped(plane) == len(plane.places))  # after the last epoch, too
     held = mapped(plane)
-    lost: Counter[str] = sum((seat.attachment.counts for seat in plane.seats), Counter())
+    lost: Counter[str] = sum((seat.attachment.counts for seat in plane.places), Counter())
     plane.on_close()
     client.close()
     print("end", json.dumps({"held": held, **lost, "plane": plane.statistics()}), flush=True)

@@ -26,8 +26,9 @@ import numpy.typing as npt
 from framepool.client.attach import AttachSettings, Grant
 from framepool.client.consumer import Consumer
 from framepool.client.frame import Frame
+from framepool.client.plane import ControlPlane
 from framepool.client.producer import Producer
-from framepool.client.seat import ControlPlane, Seat
+from framepool.client.seat import Seat
 from framepool.clock import MonotonicClock
 from framepool.config import Config, load
 from framepool.errors import FrameOverwritten, NotAttached

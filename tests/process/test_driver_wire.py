@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from framepool.client.consumer import Consumer
+from framepool.client.plane import ControlPlane
 from framepool.client.producer import Producer
-from framepool.client.seat import ControlPlane, Seat
+from framepool.client.seat import Seat
 from framepool.clock import MonotonicClock
 from framepool.config import Config, DriverConfig, PoolConfig, ProfileConfig
 from framepool.driver.driver import ShmDriver
@@ -59,7 +60,7 @@ def test_everything_that_is_said_is_a_known_message_with_a_header(base_dir: Path
         producer.close()
         consumer.close()
         plane.on_close()
-    assert len(frames) >= 20, (plane.seats, camera.statistics(), eye.statistics())
+    assert len(frames) >= 20, (plane.places, camera.statistics(), eye.statistics())
     assert all(np.array_equal(frame, image) for frame in frames)
     said = {type(decode(message)) for message in heard}
     assert said >= {ShmAttachRequest, ShmAttachResponse, ShmPoolAnnounce, FrameDescriptor}

@@ -142,7 +142,7 @@ def test_frame_is_read_in_place_and_its_view_cannot_be_written(
         assert not image.flags.writeable
         assert not image.flags.owndata
         address = image.__array_interface__["data"][0]
-    stream = eye._seat.stream
+    stream = eye._place.stream
     assert stream is not None
     start = np.frombuffer(stream.pools[1].buffer, np.uint8).__array_interface__["data"][0]
     assert start < address < start + len(stream.pools[1].buffer)
@@ -287,4 +287,4 @@ def test_statistics_tell_of_lease_and_mapping(pool: fp.Pool, camera: fp.Producer
     attachment = eye.statistics()["attachment"]
     assert isinstance(attachment, dict)
     assert attachment["state"] == "attached"
-    assert len(pool.statistics()["seats"]) == 2  # type: ignore[arg-type]
+    assert len(pool.statistics()["places"]) == 2  # type: ignore[arg-type]

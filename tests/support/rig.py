@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from framepool.client.attach import AttachSettings
 from framepool.client.consumer import Consumer
+from framepool.client.plane import ControlPlane
 from framepool.client.producer import Producer
-from framepool.client.seat import ControlPlane, Seat
+from framepool.client.seat import Seat
 from framepool.clock import NANOS_PER_SECOND, MonotonicClock
 from framepool.config import Config
 from framepool.errors import FrameOverwritten
@@ -100,7 +101,7 @@ class Rig:
         """Does the control plane's work until something holds, or fails."""
         deadline = time.monotonic() + timeout
         while not fulfilled():
-            assert time.monotonic() < deadline, [seat.statistics() for seat in self.plane.seats]
+            assert time.monotonic() < deadline, [seat.statistics() for seat in self.plane.places]
             self.plane.do_work()
             time.sleep(0.001)
 

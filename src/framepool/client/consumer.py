@@ -18,7 +18,7 @@ from framepool._native.seqlock import RingReader
 from framepool.client.frame import Frame
 from framepool.client.listener import Listener
 from framepool.client.mapping import ring_parts
-from framepool.client.seat import Seat
+from framepool.client.plane import Place
 from framepool.errors import MediaDriverLost, TransportClosed
 from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
@@ -31,7 +31,7 @@ PATIENCE = 0.05
 
 
 class Consumer:
-    """Reads the frames of one stream under the lease of its seat. One thread at a time.
+    """Reads the frames of one stream under the lease of its place. One thread at a time.
 
     >>> for frame in consumer:                     # doctest: +SKIP
     ...     with frame as image:
@@ -40,16 +40,16 @@ class Consumer:
 
     def __init__(
         self,
-        seat: Seat,
+        place: Place,
         descriptors: Drain,
         *,
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        self.stream_id = seat.mapping.stream_id
+        self.stream_id = place.stream_id
         self.closed = False
         self.counts: Counter[str] = Counter()
-        self._seat = seat
+        self._place = place
         self._descriptors = descriptors
         self._listener = Listener(descriptors.subscription, descriptors)
         self._max_gap = max_outstanding_seq_gap
@@ -159,7 +159,7 @@ class Consumer:
 
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
-        return {**self.counts, **self._seat.statistics()}
+        return {**self.counts, **self._place.statistics()}
 
     def _next_within(self, timeout: float | None) -> Frame | None:
         """The next frame; None after `timeout` seconds or once closed."""
@@ -209,7 +209,7 @@ class Consumer:
         seq = descriptor.seq
         if self._next_seq is not None:
             if seq < self._next_seq:
-                self._seat.mapping.unmap(f"sequence went back from {self._next_seq - 1} to {seq}")
+                self._place.unmap(f"sequence went back from {self._next_seq - 1} to {seq}")
                 return None
             self.counts["gap"] += seq - self._next_seq
         self._next_seq = seq + 1
@@ -233,7 +233,7 @@ class Consumer:
 
     def _reader(self) -> RingReader | None:
         """The reader of the epoch that is mapped now; sequences start anew with it (Wire 15.2)."""
-        stream = self._seat.stream
+        stream = self._place.stream
         if stream is not self._stream:
             self._leave()
             self._stream = stream

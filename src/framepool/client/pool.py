@@ -15,8 +15,9 @@ from typing import Self
 from framepool.agent import Runner, Sleeping
 from framepool.client.attach import AttachSettings
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
+from framepool.client.plane import ControlPlane
 from framepool.client.producer import Producer
-from framepool.client.seat import ControlPlane, Seat
+from framepool.client.seat import Seat
 from framepool.clock import NANOS_PER_MILLI, Clock, MonotonicClock
 from framepool.config import Config
 from framepool.errors import AttachRefused
@@ -113,9 +114,9 @@ class Pool:
         self.close()
 
     def statistics(self) -> dict[str, object]:
-        """The connection and every seat on it."""
-        seats = [seat.statistics() for seat in self._plane.seats]
-        return {**self._client.statistics(), **self._plane.statistics(), "seats": seats}
+        """The connection and every place on it."""
+        places = [place.statistics() for place in self._plane.places]
+        return {**self._client.statistics(), **self._plane.statistics(), "places": places}
 
     def _seat(
         self, stream_id: int, role: Role, timeout: float, *, create: bool = False, require_hugepages: bool = False

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from framepool._native.seqlock import Layout, RingWriter
 from framepool.client.mapping import ring_parts
-from framepool.client.seat import Seat
+from framepool.client.plane import Place
 from framepool.clock import Clock
 from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
@@ -31,7 +31,7 @@ MAX_LAYOUTS = 256
 
 
 class Producer:
-    """Publishes the frames of one stream under the lease of its seat. One thread at a time.
+    """Publishes the frames of one stream under the lease of its place. One thread at a time.
 
     >>> with producer.claim((480, 640), np.uint16) as slot:         # doctest: +SKIP
     ...     sensor.read_into(slot.array)                            # straight into shared memory
@@ -39,12 +39,12 @@ class Producer:
     """
 
     def __init__(
-        self, seat: Seat, descriptors: Publication, clock: Clock, *, on_close: Callable[[], None] | None = None
+        self, place: Place, descriptors: Publication, clock: Clock, *, on_close: Callable[[], None] | None = None
     ) -> None:
-        self.stream_id = seat.mapping.stream_id
+        self.stream_id = place.stream_id
         self.closed = False
         self.counts: Counter[str] = Counter()
-        self._seat = seat
+        self._place = place
         self._descriptors = descriptors
         self._clock = clock
         self._on_close = on_close
@@ -56,7 +56,7 @@ class Producer:
     @property
     def attached(self) -> bool:
         """Whether a frame could be published right now."""
-        return self._seat.stream is not None
+        return self._place.stream is not None
 
     @property
     def has_readers(self) -> bool:
@@ -128,7 +128,7 @@ class Producer:
 
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
-        return {"next_seq": self._next_seq, **self.counts, **self._seat.statistics()}
+        return {"next_seq": self._next_seq, **self.counts, **self._place.statistics()}
 
     def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int, trace_id: int | None) -> Slot:
         ring = self._writer()
@@ -147,7 +147,7 @@ class Producer:
 
     def _commit(self, slot: Slot) -> None:
         """The second look at the lease, then the commit and its descriptor."""
-        if self._seat.stream is not self._stream or slot._ring is not self._ring:
+        if self._place.stream is not self._stream or slot._ring is not self._ring:
             slot.abandon()
             self.counts["lease lost while writing"] += 1
             raise NotAttached(f"stream {self.stream_id}: the lease ended while frame {slot.seq} was written")
@@ -168,7 +168,7 @@ class Producer:
 
     def _writer(self) -> RingWriter | None:
         """The writer of the epoch that the lease allows now; a new epoch starts at sequence 0 (Wire 15.2)."""
-        stream = self._seat.stream
+        stream = self._place.stream
         if stream is not self._stream:
             self._leave()
             self._stream = stream

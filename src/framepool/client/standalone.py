@@ -1,0 +1,164 @@
+"""Streams without a driver: a producer that owns its files, and consumers that follow announces alone (Wire 3, 15.14).
+
+For a single program that wants nobody beside it, and for producers of other makes. The producer counts epochs on disk
+as a driver does, writes and syncs everything before it announces, and stamps its activity; the consumer has no lease,
+so a stale announce or a silent superblock is all that tells it that the producer is gone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from framepool.agent import Timers
+from framepool.client.attach import new_client_id
+from framepool.client.mapping import Mapping
+from framepool.client.plane import ControlPlane, Place
+from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
+from framepool.config import Config, ProfileConfig
+from framepool.shm.allocator import Allocator
+from framepool.shm.paths import AllowedDirectories, OwnerPolicy
+from framepool.shm.region import MappedStream, map_stream
+from framepool.transport.aeron import Publication
+from framepool.wire._generated.control_900 import PayloadPool, ShmPoolAnnounce
+
+
+class AnnouncedPlace(Place):
+    """A consumer's place at a stream that is announced, whoever owns it."""
+
+    def __init__(
+        self, plane: ControlPlane, stream_id: int, *, allowed: AllowedDirectories, owners: OwnerPolicy | None = None
+    ) -> None:
+        policy = owners or OwnerPolicy()
+        self.stream_id = stream_id
+        self.mapping = Mapping(
+            stream_id, open_stream=lambda layout: map_stream(layout, allowed, owners=policy), clock=plane.clock
+        )
+        self._timers = Timers(plane.clock)
+        self._timers.every(NANOS_PER_SECOND, self.mapping.check_activity)
+
+    @property
+    def stream(self) -> MappedStream | None:
+        return self.mapping.stream
+
+    def unmap(self, why: str) -> None:
+        self.mapping.unmap(why)
+
+    def refusal(self) -> str:
+        return self.mapping.last_refusal
+
+    def do_work(self) -> int:
+        return self._timers.poll()
+
+    def on_announce(self, announce: ShmPoolAnnounce) -> None:
+        self.mapping.on_announce(announce)
+
+    def close(self) -> None:
+        self.mapping.unmap("closed")
+
+    def statistics(self) -> dict[str, object]:
+        return {"mapping": self.mapping.statistics()}
+
+
+class OwnedPlace(Place):
+    """A producer's place at a stream of its own: it makes the files, announces them and removes them.
+
+    The namespace is locked as a driver locks it, so no driver and no second producer works in it (Driver 2.1).
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        stream_id: int,
+        profile: ProfileConfig,
+        allocator: Allocator,
+        announces: Publication,
+        config: Config,
+    ) -> None:
+        self.stream_id = stream_id
+        self.producer_id = new_client_id()
+        self._clock = plane.clock
+        self._profile = profile
+        self._allocator = allocator
+        self._announces = announces
+        self._period_ns = config.driver.announce_period_ms * NANOS_PER_MILLI
+        self._timers = Timers(plane.clock)
+        self._lock = allocator.lock()
+        self._regions: MappedStream | None = None
+
+    def start(self) -> None:
+        """Makes an epoch, complete and synced, and only then begins to announce it (Wire 15.14)."""
+        try:
+            self._allocator.remove_unfinished(self.stream_id)
+            layout = self._allocator.create(
+                self.stream_id,
+                self._allocator.next_epoch(self.stream_id, self._clock.wall_seconds),
+                nslots=self._profile.nslots,
+                strides={pool.pool_id: pool.stride_bytes for pool in self._profile.pools},
+                timestamp_ns=self._clock.timestamp_ns(),
+            )
+            allowed = AllowedDirectories([self._allocator.base_dir])
+            self._regions = map_stream(layout, allowed, writable=True)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._remove_older(layout.epoch)
+        self._timers.every(self._period_ns, self.announce, first_ns=0)
+
+    @property
+    def stream(self) -> MappedStream | None:
+        return self._regions
+
+    def unmap(self, why: str) -> None:
+        """A producer keeps what it owns; it closes it at the end."""
+
+    def refusal(self) -> str:
+        return ""
+
+    def do_work(self) -> int:
+        return self._timers.poll()
+
+    def announce(self) -> None:
+        """Stamps the regions and tells of them."""
+        if self._regions is None:
+            return
+        now = self._clock.timestamp_ns()
+        self._regions.refresh_activity(now)
+        layout = self._regions.layout
+        message = ShmPoolAnnounce(
+            stream_id=layout.stream_id,
+            producer_id=self.producer_id,
+            epoch=layout.epoch,
+            announce_timestamp_ns=now,
+            announce_clock_domain=self._clock.domain,
+            layout_version=layout.layout_version,
+            header_nslots=layout.nslots,
+            header_slot_bytes=layout.header_slot_bytes,
+            payload_pools=tuple(
+                PayloadPool(
+                    pool_id=pool.pool_id,
+                    pool_nslots=pool.nslots,
+                    stride_bytes=pool.stride_bytes,
+                    region_uri=str(pool.uri),
+                )
+                for pool in layout.pools
+            ),
+            header_region_uri=str(layout.header_uri),
+        )
+        self._announces.offer(message.encode())
+
+    def close(self) -> None:
+        """Removes the files; the newest directory stays, empty, to keep the count of epochs (`decisions.md` #33)."""
+        regions, self._regions = self._regions, None
+        if regions is not None:
+            regions.close()
+            self._allocator.remove_epoch(self.stream_id, regions.layout.epoch)
+            self._lock.release()
+
+    def statistics(self) -> dict[str, object]:
+        epoch = None if self._regions is None else self._regions.layout.epoch
+        return {"owned": True, "epoch": epoch, "producer_id": self.producer_id, "pid": os.getpid()}
+
+    def _remove_older(self, epoch: int) -> None:
+        for older in self._allocator.epochs(self.stream_id):
+            if older < epoch:
+                self._allocator.remove_epoch(self.stream_id, older)
