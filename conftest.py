@@ -61,6 +61,17 @@ NEEDS = {
 }
 
 
+SPEED = ("unit", "golden", "conformance", "model", "process", "faults")
+"""Directories of tests, the quickest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What fails fast runs first."""
+    tests = Path(__file__).parent / "tests"
+    rank = {name: number for number, name in enumerate(SPEED)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(tests).parts[0], len(SPEED)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips by name what this machine lacks, or fails it where FRAMEPOOL_REQUIRE demands it."""
     for mark in item.iter_markers("requires"):
