@@ -116,6 +116,7 @@ class Attachment:
         self._publish_mode = PublishMode.EXISTING_OR_CREATE if create else PublishMode.REQUIRE_EXISTING
         self._hugepages = Bool.TRUE if require_hugepages else None
         self._correlation_id: int | None = None
+        self._asked: set[int] = set()
         self._due_ns = 0
         self._pause_ns = self._settings.retry_min_ns
         self._keepalive_due_ns = 0
@@ -141,6 +142,7 @@ class Attachment:
         grant, self.grant = self.grant, None
         self.state = AttachState.DETACHED
         self._correlation_id = None
+        self._asked.clear()
         if grant is not None:
             self._send(
                 ShmDetachRequest(
@@ -171,8 +173,15 @@ class Attachment:
     # What the driver says
 
     def on_attach_response(self, response: ShmAttachResponse) -> None:
-        """Takes the answer to our own latest request; anybody else's is not for us (Driver 4.2)."""
-        if self.state is not AttachState.ATTACHING or response.correlation_id != self._correlation_id:
+        """Takes the answer to a request of ours; anybody else's is not for us (Driver 4.2).
+
+        A grant counts also when it answers an earlier request, given up as unanswered: it is our lease, and as long
+        as it lives every later request is rejected (Driver 4.8).
+        """
+        if self.state is not AttachState.ATTACHING or response.correlation_id not in self._asked:
+            return
+        self._asked.remove(response.correlation_id)
+        if response.code is not ResponseCode.OK and response.correlation_id != self._correlation_id:
             return
         self._correlation_id = None
         now = self._clock.monotonic_ns()
@@ -191,6 +200,7 @@ class Attachment:
             return
         self.grant = grant
         self.state = AttachState.ATTACHED
+        self._asked.clear()
         self.last_refusal = ""
         self.counts["attached"] += 1
         self._pause_ns = self._settings.retry_min_ns
@@ -234,6 +244,7 @@ class Attachment:
         if self._correlation_id is not None:
             self.counts["unanswered"] += 1
         self._correlation_id = _correlation_id()
+        self._asked.add(self._correlation_id)
         self._due_ns = now + self._settings.response_timeout_ns
         sent = self._send(
             ShmAttachRequest(
@@ -248,6 +259,7 @@ class Attachment:
             )
         )
         if not sent:
+            self._asked.discard(self._correlation_id)
             self._correlation_id = None
             self._due_ns = now + self._next_pause()
         return 1

@@ -130,6 +130,28 @@ def test_only_the_answer_to_the_own_request_attaches(client: Attachment, wire: W
     assert client.grant.layout.epoch == 9
 
 
+@pytest.mark.clause("D-4.2-01")
+def test_grant_of_a_request_that_was_given_up_is_taken(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+    """A driver that starts late reads both; it grants the first and rejects the second for it."""
+    client.start()
+    client.do_work()
+    clock.advance(NANOS_PER_SECOND)
+    client.do_work()
+    first, second = wire.take(ShmAttachRequest)
+    assert client.counts["unanswered"] == 1
+    client.on_attach_response(ok(first.correlation_id, clock, lease_id=9))
+    assert client.valid()
+    rejected = ShmAttachResponse(
+        correlation_id=second.correlation_id, code=ResponseCode.REJECTED, error_message="holds a lease already"
+    )
+    client.on_attach_response(rejected)
+    assert client.grant is not None
+    assert client.grant.lease_id == 9
+    client.on_lease_revoked(revoked(9))
+    client.on_attach_response(ok(first.correlation_id, clock, lease_id=9))
+    assert client.grant is None, "an answer counts once"
+
+
 @pytest.mark.clause("D-4.2-15", "D-4.2-16")
 @pytest.mark.parametrize(
     "changes",
