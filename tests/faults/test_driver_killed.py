@@ -68,7 +68,7 @@ def test_a_killed_media_driver_ends_leases_but_nobody_exits(base_dir: Path, proc
     site.wait_status(lambda now: len(now["leases"]) == 2)
     media_driver.kill()
     status = site.wait_status(lambda now: now["leases"] == [])
-    assert status["counts"]["leases EXPIRED"] == 2
+    assert status["counts"]["leases EXPIRED"] >= 2
     between = site.stream_status()["epoch"]
     assert between > epoch, "also while nobody can be told"
     site.start_media_driver()

@@ -17,7 +17,6 @@ from tests.support.processes import Processes
 
 QUIET = 10_002
 """A stream that nobody touches: all its announces are periodic."""
-PERIOD_NS = 500_000_000
 LEAK = 3 * 2**20
 """Bytes that a driver may grow by after the warm-up, for the rounding of allocators."""
 STREAMS = """
@@ -61,7 +60,8 @@ class Footprint:
 class Beacon:
     """The stamps of the periodic announces of the quiet stream, collected on the side."""
 
-    def __init__(self) -> None:
+    def __init__(self, period_ms: int) -> None:
+        self._period_ns = period_ms * 1_000_000
         self.stamps: list[int] = []
 
     def take(self, client: DriverClient) -> None:
@@ -73,7 +73,7 @@ class Beacon:
 
     def intervals(self) -> list[float]:
         """Seconds between announces, in periods."""
-        return sorted((after - before) / PERIOD_NS for before, after in itertools.pairwise(self.stamps))
+        return sorted((after - before) / self._period_ns for before, after in itertools.pairwise(self.stamps))
 
     def require(self, cadence: float | None) -> None:
         """All announces within that part of their period; without one, only that they kept coming."""
@@ -100,16 +100,16 @@ def cycle(client: DriverClient, beacon: Beacon, lease_ids: set[int]) -> None:
 @pytest.mark.parametrize(
     ("warm_up", "cycles", "cadence"),
     [
-        pytest.param(100, 600, None, id="600"),
+        pytest.param(100, 1000, None, id="1000"),
         pytest.param(1000, 10_000, 0.2, id="10000", marks=pytest.mark.soak),
     ],
 )
 def test_attach_and_detach_cycles_leave_nothing_behind(
     warm_up: int, cycles: int, cadence: float | None, base_dir: Path, processes: Processes
 ) -> None:
-    site = Site(processes, base_dir, more=STREAMS)
+    site = Site(processes, base_dir, more=STREAMS, announce_period_ms=1000)
     driver = site.start_driver()
-    beacon = Beacon()
+    beacon = Beacon(1000)
     lease_ids: set[int] = set()
     with DriverClient(site.config) as client:
         for _ in range(warm_up):
@@ -128,15 +128,18 @@ def test_attach_and_detach_cycles_leave_nothing_behind(
 
 @pytest.mark.clause("D-5-03")
 @pytest.mark.parametrize(
-    ("count", "seconds", "cadence"),
-    [pytest.param(50, 2.0, None, id="200"), pytest.param(250, 30.0, 0.2, id="1000", marks=pytest.mark.soak)],
+    ("count", "seconds", "period_ms", "cadence"),
+    [
+        pytest.param(50, 1.0, 2000, None, id="200"),
+        pytest.param(250, 30.0, 1000, 0.2, id="1000", marks=pytest.mark.soak),
+    ],
 )
 def test_many_leases_from_four_processes_of_which_one_is_stopped(
-    count: int, seconds: float, cadence: float | None, base_dir: Path, processes: Processes
+    count: int, seconds: float, period_ms: int, cadence: float | None, base_dir: Path, processes: Processes
 ) -> None:
-    site = Site(processes, base_dir, more=STREAMS, lease_expiry_ms=3000)
+    site = Site(processes, base_dir, more=STREAMS, announce_period_ms=period_ms, lease_expiry_ms=3 * period_ms)
     driver = site.start_driver()
-    beacon = Beacon()
+    beacon = Beacon(period_ms)
     script = str(Path(__file__).parent / "driver_lease_holder.py")
     holders = [processes.start(script, str(site.path), str(STREAM), str(count)) for _ in range(4)]
     with DriverClient(site.config) as client:

@@ -27,7 +27,7 @@ keepalive_interval = 0.2
 media_driver = "{media_driver}"
 shm_base_dir = "{base}"
 namespace = "{namespace}"
-announce_period_ms = 500
+announce_period_ms = {announce_period_ms}
 keepalive_interval_ms = 500
 lease_expiry_ms = {lease_expiry_ms}
 {more}
@@ -48,6 +48,7 @@ class Site:
         *,
         media_driver: str = "embedded",
         namespace: str = "site",
+        announce_period_ms: int = 500,
         lease_expiry_ms: int = 1500,
         more: str = "",
     ) -> None:
@@ -57,6 +58,7 @@ class Site:
         values = {
             "media_driver": media_driver,
             "namespace": namespace,
+            "announce_period_ms": announce_period_ms,
             "lease_expiry_ms": lease_expiry_ms,
             "more": more,
         }

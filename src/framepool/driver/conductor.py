@@ -37,7 +37,8 @@ from framepool.wire.salvage import Salvaged, salvage
 
 log = logging.getLogger(__name__)
 
-REQUESTS_PER_CYCLE = 64
+REQUESTS_PER_CYCLE = 16
+"""Few, because each may make the files of an epoch, and announces wait meanwhile."""
 REQUESTS = (ShmAttachRequest, ShmDetachRequest, ShmDriverShutdownRequest)
 """What gets an answer even where it cannot be read."""
 
