@@ -314,7 +314,7 @@ BYTES = TensorLayout.build(np.uint8, (SIZE,))
 
 
 class Throttle(RuleBasedStateMachine):
-    """Frames filled at all speeds, several at once: never more than the policy allows, never a silence that it forbids."""
+    """Frames filled at all speeds, several at once: never more than the policy allows, no silence that it forbids."""
 
     def __init__(self) -> None:
         super().__init__()
