@@ -2,6 +2,7 @@
 
 from glob import glob
 
+import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -15,6 +16,8 @@ setup(
                 f"framepool._native.{name}",
                 [f"{NATIVE}/{name}.pyx"],
                 depends=INCLUDED,
+                include_dirs=[numpy.get_include()],
+                define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
                 extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wno-unused-function"],
                 libraries=["dl", "pthread"],
             )

@@ -91,7 +91,7 @@ cdef class Ring:
     cdef int open_(self) except -1
     cdef void release(self) noexcept
     cdef void leave(self) noexcept
-    cdef object array_of(self, const unsigned char *start, int32_t pool, Layout layout)
+    cdef object array_of(self, const unsigned char *start, int32_t pool, Layout layout, bint writable)
 
 cdef class RingWriter(Ring):
     cdef Claim *claims

@@ -15,11 +15,14 @@ hostile writer cannot change what was checked. `seq_commit` is the only aligned 
 """
 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.ref cimport Py_INCREF, PyObject, PyTypeObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 cimport cython
+cimport numpy as cnp
 
 import numpy as np
 
@@ -112,6 +115,7 @@ cdef extern from *:
     _Static_assert(FP_MAX_DIMS == 8 && FP_TENSOR_HEADER_BYTES == 192, "seqlock.pxd has other sizes");
     _Static_assert(FP_TENSOR_HEADER_OFFSET + FP_TENSOR_HEADER_BYTES == FP_HEADER_SLOT_BYTES, "slot is not full");
     _Static_assert(FP_SLOT_HEADER_SEQ_COMMIT_OFFSET == 0, "seq_commit leads the slot (Wire 8.2)");
+    _Static_assert(sizeof(npy_intp) == sizeof(int64_t), "numpy counts in other numbers than a tensor layout");
     """
 
 cdef enum:
@@ -150,6 +154,16 @@ REASONS = {
     "PROGRESS_STRIDE": PROGRESS_STRIDE,
     "EXTENT": EXTENT,
 }
+
+cdef extern from "numpy/arrayobject.h":
+    # Not in numpy's own declarations for Cython. It takes over the reference to `dtype`.
+    ctypedef struct PyArray_Descr
+    object PyArray_NewFromDescr(
+        PyTypeObject *kind, PyArray_Descr *dtype, int ndims, const cnp.npy_intp *shape, const cnp.npy_intp *strides,
+        void *data, int flags, PyObject *like)
+    PyTypeObject PyArray_Type
+
+cnp.import_array()
 
 cdef dict NUMPY = NUMPY_DTYPES
 cdef object new_array = np.ndarray
@@ -472,9 +486,26 @@ cdef class Ring:
         if self.closed and self.busy == 0:
             self.release()
 
-    cdef object array_of(self, const unsigned char *start, int32_t pool, Layout layout):
-        cdef Py_ssize_t offset = FP_SUPERBLOCK_SIZE + (start - self.pools[pool].base)
-        return shaped(layout, self.arrays[pool], offset)
+    cdef object array_of(self, const unsigned char *start, int32_t pool, Layout layout, bint writable):
+        """The tensor at `start` as a view that keeps its pool's buffer exported for as long as it lives."""
+        cdef object base = self.arrays[pool]
+        cdef int64_t *strides = layout.tensor.strides
+        cdef int64_t *shape = layout.tensor.shape
+        cdef int64_t packed = <int64_t>layout.tensor.extent
+        cdef int ndims = layout.tensor.ndims
+        cdef object dtype = uint8
+        if layout.tensor.dtype == FP_DTYPE_BIT:
+            ndims = 1
+            shape = &packed
+            strides = NULL
+        else:
+            dtype = <object>NUMPY[layout.tensor.dtype]
+        Py_INCREF(dtype)
+        view = PyArray_NewFromDescr(
+            &PyArray_Type, <PyArray_Descr *>dtype, ndims, <cnp.npy_intp *>shape, <cnp.npy_intp *>strides,
+            <void *>start, cnp.NPY_ARRAY_WRITEABLE if writable else 0, NULL)
+        cnp.set_array_base(<cnp.ndarray>view, base)
+        return view
 
 
 cdef object shaped(Layout layout, buffer, Py_ssize_t offset):
@@ -594,7 +625,7 @@ cdef class RingWriter(Ring):
     def array(self, uint64_t seq, Layout layout not None):
         """The claimed payload as a writable array of `layout` (BIT: its packed bytes)."""
         cdef Claim *claim = self.committable(seq, layout)
-        return self.array_of(self.payload_of(claim), claim.pool, layout)
+        return self.array_of(self.payload_of(claim), claim.pool, layout, True)
 
     def write_header(self, uint64_t seq, Layout layout not None, uint64_t timestamp_ns=0, uint32_t meta_version=0):
         """Writes the header of a claimed slot without committing it, for progress (decisions.md #29)."""
@@ -742,7 +773,7 @@ cdef class RingReader(Ring):
         cdef const unsigned char *payload = self.payload_of(checked)
         if checked.slot.pool < 0:
             return shaped(checked.layout, b"", 0)
-        return self.array_of(payload, checked.slot.pool, checked.layout)
+        return self.array_of(payload, checked.slot.pool, checked.layout, False)
 
     def copy(self, CheckedSlot checked not None):
         """A private copy of the payload that is known to be whole, else OVERWRITTEN. A long copy frees the lock."""
@@ -751,7 +782,7 @@ cdef class RingReader(Ring):
         cdef size_t nbytes = layout.tensor.extent
         cdef unsigned char *target
         cdef bint whole
-        private = bytearray(nbytes)
+        private = PyByteArray_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
         target = private
         if nbytes < RELEASE_FROM:
             memcpy(target, source, nbytes)
