@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_a_stopped_client_holds_up_nobody_and_comes_back(base_dir: Path, process
         for _ in range(100):
             client.send(NOISE)
             client.poll()
+            time.sleep(0.005)  # so that keepalives find a gap
         assert client.attach(STREAM).code is ResponseCode.OK
     site.wait_status(lambda now: now["counts"].get("leases EXPIRED", 0) >= 1)
     for other in (producer, reader):

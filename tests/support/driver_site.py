@@ -28,7 +28,7 @@ media_driver = "{media_driver}"
 shm_base_dir = "{base}"
 namespace = "{namespace}"
 announce_period_ms = {announce_period_ms}
-keepalive_interval_ms = 500
+keepalive_interval_ms = {keepalive_interval_ms}
 lease_expiry_ms = {lease_expiry_ms}
 {more}
 
@@ -59,6 +59,7 @@ class Site:
             "media_driver": media_driver,
             "namespace": namespace,
             "announce_period_ms": announce_period_ms,
+            "keepalive_interval_ms": min(lease_expiry_ms // 3, 2000),
             "lease_expiry_ms": lease_expiry_ms,
             "more": more,
         }
