@@ -199,6 +199,7 @@ def _change(messages: list[Message], index: int, **fields: object) -> list[Messa
 
 
 WHOLE = cut(bytes(range(57)))
+UNSUMMED = cut(bytes(range(57)), checksum=False)
 
 
 @pytest.mark.clause("W-10.3.3-02")
@@ -208,16 +209,15 @@ WHOLE = cut(bytes(range(57)))
         pytest.param(_lose(WHOLE, 1), Discard.GAP, id="first chunk lost"),
         pytest.param(_lose(WHOLE, 3), Discard.GAP, id="chunk lost"),
         pytest.param(_lose(WHOLE, 6), Discard.GAP, id="last chunk lost"),
-        pytest.param(_change(WHOLE, 2, chunk_offset=9), Discard.OVERLAP, id="chunks overlap"),
+        pytest.param(_change(UNSUMMED, 2, chunk_offset=11), Discard.GAP, id="gap with as many bytes"),
+        pytest.param(_change(UNSUMMED, 2, chunk_offset=9), Discard.OVERLAP, id="chunks overlap"),
         pytest.param([*WHOLE[:3], *WHOLE[2:]], Discard.OVERLAP, id="chunk doubled"),
         pytest.param(_change(WHOLE, 2, bytes_=b""), Discard.OVERLAP, id="chunk empty"),
         pytest.param(_change(WHOLE, 6, bytes_=bytes(8)), Discard.OVERRUN, id="too many bytes"),
         pytest.param(_change(WHOLE, 3, bytes_=bytes(10)), Discard.CHECKSUM, id="chunk corrupt"),
         pytest.param(_change(WHOLE, 0, checksum=1), Discard.CHECKSUM, id="announced checksum wrong"),
         pytest.param(_change(WHOLE, 7, checksum=1), Discard.CHECKSUM, id="completed checksum wrong"),
-        pytest.param(
-            _change(cut(bytes(57), checksum=False), 7, checksum=1), Discard.CHECKSUM, id="only the end has one"
-        ),
+        pytest.param(_change(UNSUMMED, 7, checksum=1), Discard.CHECKSUM, id="only the end has one"),
         pytest.param(_lose(WHOLE, 0), Discard.UNANNOUNCED, id="announce lost"),
     ],
 )
