@@ -8,7 +8,7 @@ attributes when they change and once a period, for readers that come later. What
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
@@ -78,9 +78,12 @@ class SourceMetadata(MutableMapping[str, Any]):
         max_message_length: int,
         name: str = "",
         summary: str = "",
+        attributes: Mapping[str, Any] | None = None,
         first_version: int = 1,
         period_ns: int = NANOS_PER_SECOND,
     ) -> None:
+        """The first version has the given attributes. A producer that knows what its predecessor had, and wants
+        versions never to repeat on its stream, says where to begin."""
         if not 1 <= first_version <= LAST_VERSION:
             raise ValueError(f"a version lies between 1 and {LAST_VERSION}, not at {first_version}")
         self.stream_id = stream_id
@@ -94,7 +97,13 @@ class SourceMetadata(MutableMapping[str, Any]):
         self._told: tuple[int, tuple[int, int]] | None = None
         self._due_ns = 0
         self._state = self._checked(
-            _State(name=name, summary=summary, attributes={}, version=first_version, timestamp_ns=clock.timestamp_ns())
+            _State(
+                name=name,
+                summary=summary,
+                attributes={key: attribute_of(key, value) for key, value in (attributes or {}).items()},
+                version=first_version,
+                timestamp_ns=clock.timestamp_ns(),
+            )
         )
 
     # What the producer writes

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framepool.client.blobs import (
@@ -393,12 +393,14 @@ def _bitwise(data: bytes) -> int:
     return state ^ 0xFFFF_FFFF
 
 
+@settings(max_examples=30)
 @given(st.integers(1_000, 5_000), st.integers(0, 2**32 - 1))
 def test_crc32c_of_many_bytes_is_the_definition(size: int, seed: int) -> None:
     data = np.random.default_rng(seed).bytes(size)
     assert crc32c(data) == _bitwise(data)
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 3 * 2**20), st.lists(st.integers(0, 3 * 2**20), max_size=4))
 def test_crc32c_goes_on_where_it_stopped(size: int, cuts: list[int]) -> None:
     data = memoryview(np.random.default_rng(size).bytes(size))
@@ -412,11 +414,11 @@ def test_crc32c_goes_on_where_it_stopped(size: int, cuts: list[int]) -> None:
 def test_crc32c_is_fast_enough_for_large_blobs() -> None:
     data = bytes(CHUNK_MAX)
     crc32c(data)
-    best = min(_seconds(data) for _ in range(20))
+    best = min(_seconds(data) for _ in range(20))  # of this thread's own time, whatever else runs
     assert len(data) / best > 20e6
 
 
 def _seconds(data: bytes) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     crc32c(data)
-    return time.perf_counter() - start
+    return time.thread_time() - start

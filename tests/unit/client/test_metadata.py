@@ -229,6 +229,13 @@ def test_it_is_a_dictionary(meta: SourceMetadata) -> None:
         meta["b"]
 
 
+def test_what_is_known_at_the_start_is_the_first_version(wire: Wire, clock: ManualClock) -> None:
+    meta = producer(wire, clock, attributes={"camera_serial": "SN-1", "gain": 4})
+    assert (meta.version, dict(meta)) == (1, {"camera_serial": "SN-1", "gain": 4})
+    with pytest.raises(EncodeError, match="blobs"):
+        producer(wire, clock, limit=100, attributes={"table": bytes(100)})
+
+
 def test_what_is_read_back_is_a_copy(meta: SourceMetadata) -> None:
     meta["roi"] = {"x": 0}
     meta["roi"]["x"] = 5
