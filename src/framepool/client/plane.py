@@ -97,8 +97,8 @@ class ControlPlane:
     def add[P: Place](self, place: P) -> P:
         """Takes a place in; it begins to attach or to listen."""
         with self._turn:
-            self.places.append(place)
             place.start()
+            self.places.append(place)
         return place
 
     def remove(self, place: Place) -> None:

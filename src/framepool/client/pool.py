@@ -15,12 +15,14 @@ from typing import Self
 from framepool.agent import Runner, Sleeping
 from framepool.client.attach import AttachSettings
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
-from framepool.client.plane import ControlPlane
+from framepool.client.plane import ControlPlane, Place
 from framepool.client.producer import Producer
 from framepool.client.seat import Seat
+from framepool.client.standalone import AnnouncedPlace, OwnedPlace
 from framepool.clock import NANOS_PER_MILLI, Clock, MonotonicClock
 from framepool.config import Config
 from framepool.errors import AttachRefused
+from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories
 from framepool.transport import channel
 from framepool.transport.aeron import Client, Filter, Publication
@@ -51,7 +53,7 @@ class Pool:
             undo.enter_context(Runner(self._plane, idle=Sleeping()).start())
             self._open = undo.pop_all()
         self._publication: Publication | None = None
-        self._attach = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
+        self._attach_settings = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
 
     def producer(
         self, stream_id: int, *, create: bool = True, require_hugepages: bool = False, timeout: float = 10.0
@@ -61,11 +63,9 @@ class Pool:
         Raises `AttachRefused` with the driver's reason if there is no lease within `timeout` seconds. Afterwards the
         producer keeps itself attached, whatever happens to the driver.
         """
-        if self._publication is None:
-            where = channel.descriptor_publication(self.config.channels.descriptor, self.config.aeron)
-            self._publication = self._client.add_publication(where, self.config.stream_ids.descriptor)
-        seat = self._seat(stream_id, Role.PRODUCER, timeout, create=create, require_hugepages=require_hugepages)
-        return Producer(seat, self._publication, self._clock, on_close=lambda: self._plane.remove(seat))
+        seat = self._seat(stream_id, Role.PRODUCER, create=create, require_hugepages=require_hugepages)
+        self._attach(seat, timeout)
+        return self._producer(seat)
 
     def consumer(
         self,
@@ -75,31 +75,29 @@ class Pool:
         timeout: float = 10.0,
     ) -> Consumer:
         """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds."""
-        only = Filter(
-            schema_id=FrameDescriptor.SCHEMA_ID,
-            template_id=FrameDescriptor.TEMPLATE_ID,
-            offset=STREAM_ID_OFFSET,
-            pattern=stream_id.to_bytes(4, "little"),
-        )
-        descriptors = self._client.add_subscription(
-            channel.descriptor_subscription(self.config.channels.descriptor),
-            self.config.stream_ids.descriptor,
-            only=only,
-        )
-        drain = descriptors.drain(capacity=QUEUE, max_message=64)
+        return self._consumer(self._seat(stream_id, Role.CONSUMER), timeout, max_outstanding_seq_gap)
 
-        def close(seat: Seat | None = None) -> None:
-            drain.close()
-            descriptors.close()
-            if seat is not None:
-                self._plane.remove(seat)
+    def announced(
+        self, stream_id: int, *, max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP, timeout: float = 10.0
+    ) -> Consumer:
+        """A consumer without a lease, that maps what is announced: for streams that no driver owns.
 
-        try:
-            seat = self._seat(stream_id, Role.CONSUMER, timeout)
-        except BaseException:
-            close()
-            raise
-        return Consumer(seat, drain, max_outstanding_seq_gap=max_outstanding_seq_gap, on_close=lambda: close(seat))
+        Raises `AttachRefused` if nothing usable is announced within `timeout` seconds.
+        """
+        place = AnnouncedPlace(self._plane, stream_id, allowed=self._allowed)
+        return self._consumer(place, timeout, max_outstanding_seq_gap)
+
+    def standalone(self, stream_id: int, *, profile: str = "default") -> Producer:
+        """A producer without a driver: it owns its files, in a namespace of its own, and announces them itself."""
+        driver = self.config.driver
+        allocator = Allocator(driver.shm_base_dir, f"standalone-{stream_id}", prefault=driver.prefault, sync=True)
+        announces = self._client.add_publication(
+            channel.control_publication(self.config.channels.announce, self.config.aeron),
+            self.config.stream_ids.announce,
+        )
+        place = OwnedPlace(self._plane, stream_id, self.config.profile(profile), allocator, announces, self.config)
+        self._plane.add(place)
+        return self._producer(place)
 
     def close(self) -> None:
         """Gives every lease back and disconnects; what `serve` started ends with it."""
@@ -118,27 +116,51 @@ class Pool:
         places = [place.statistics() for place in self._plane.places]
         return {**self._client.statistics(), **self._plane.statistics(), "places": places}
 
-    def _seat(
-        self, stream_id: int, role: Role, timeout: float, *, create: bool = False, require_hugepages: bool = False
-    ) -> Seat:
-        seat = Seat(
+    def _seat(self, stream_id: int, role: Role, *, create: bool = False, require_hugepages: bool = False) -> Seat:
+        return Seat(
             self._plane,
             stream_id,
             role,
             allowed=self._allowed,
             create=create,
             require_hugepages=require_hugepages,
-            settings=self._attach,
+            settings=self._attach_settings,
         )
-        self._plane.add(seat)
-        if not wait_until(lambda: seat.stream is not None, timeout):
-            self._plane.remove(seat)
-            refusal = seat.attachment.last_refusal or seat.mapping.last_refusal
-            raise AttachRefused(
-                f"stream {stream_id}: not attached as {role.name.lower()} within {timeout} s: "
-                f"{refusal or 'no answer; is a driver running? Start one with: framepool driver'}"
-            )
-        return seat
+
+    def _attach(self, place: Place, timeout: float) -> None:
+        """Takes the place in and waits until it has regions."""
+        self._plane.add(place)
+        if wait_until(lambda: place.stream is not None, timeout):
+            return
+        self._plane.remove(place)
+        refusal = place.refusal() or "no answer; is a driver running? Start one with: framepool driver"
+        raise AttachRefused(f"stream {place.stream_id}: not attached within {timeout} s: {refusal}")
+
+    def _producer(self, place: Place) -> Producer:
+        """A producer on the one descriptor publication of this process."""
+        if self._publication is None:
+            where = channel.descriptor_publication(self.config.channels.descriptor, self.config.aeron)
+            self._publication = self._client.add_publication(where, self.config.stream_ids.descriptor)
+        return Producer(place, self._publication, self._clock, on_close=lambda: self._plane.remove(place))
+
+    def _consumer(self, place: Place, timeout: float, max_outstanding_seq_gap: int) -> Consumer:
+        """A consumer with a native queue of its own for the descriptors of its stream."""
+        only = Filter(
+            schema_id=FrameDescriptor.SCHEMA_ID,
+            template_id=FrameDescriptor.TEMPLATE_ID,
+            offset=STREAM_ID_OFFSET,
+            pattern=place.stream_id.to_bytes(4, "little"),
+        )
+        with contextlib.ExitStack() as undo:
+            where = channel.descriptor_subscription(self.config.channels.descriptor)
+            subscription = self._client.add_subscription(where, self.config.stream_ids.descriptor, only=only)
+            undo.callback(subscription.close)
+            drain = subscription.drain(capacity=QUEUE, max_message=64)
+            undo.callback(drain.close)
+            undo.callback(self._plane.remove, place)
+            self._attach(place, timeout)
+            kept = undo.pop_all()
+        return Consumer(place, drain, max_outstanding_seq_gap=max_outstanding_seq_gap, on_close=kept.close)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:

@@ -7,6 +7,7 @@ so a stale announce or a silent superblock is all that tells it that the produce
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from framepool.agent import Timers
@@ -15,6 +16,7 @@ from framepool.client.mapping import Mapping
 from framepool.client.plane import ControlPlane, Place
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.config import Config, ProfileConfig
+from framepool.errors import MediaDriverLost
 from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.shm.region import MappedStream, map_stream
@@ -144,7 +146,8 @@ class OwnedPlace(Place):
             ),
             header_region_uri=str(layout.header_uri),
         )
-        self._announces.offer(message.encode())
+        with contextlib.suppress(MediaDriverLost):  # the plane waits for it
+            self._announces.offer(message.encode())
 
     def close(self) -> None:
         """Removes the files; the newest directory stays, empty, to keep the count of epochs (`decisions.md` #33)."""
