@@ -8,8 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from framepool.client.hello import ConsumerWishes, Introduction
 from framepool.client.partial import Partial, PartialFrames, PartialSlots
+from framepool.client.progress import ProgressPolicy, ProgressStream
+from framepool.clock import ManualClock
 from framepool.errors import FrameOverwritten
+from framepool.shm.drop import DropReason
 from framepool.shm.tensor import TensorLayout
 from framepool.wire._generated.control_900 import (
     Dtype,
@@ -205,6 +209,17 @@ def test_slot_of_a_later_frame_drops_the_progress(world: World) -> None:
     assert not world.hear(PROGRESS, 128)
 
 
+@pytest.mark.parametrize("before", [SEQ - 8, SEQ + 8])
+def test_header_copied_from_another_frame_is_not_taken_for_this_one(
+    world: World, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word is looked at before the copy too: the slot may become this frame's while the old header is read."""
+    slots = PartialSlots(world.slots.reader, world.slots.header, world.slots.nslots, world.slots.pools)
+    world.slots.publish(before, IMAGE)
+    monkeypatch.setattr(slots, "holds", lambda seq: True)
+    assert slots.check(SEQ) is DropReason.WRONG_SEQUENCE
+
+
 def test_frame_that_only_started_is_dropped_with_its_slot_too(world: World) -> None:
     world.begin(IMAGE)
     world.slots.abandon(SEQ)
@@ -362,6 +377,35 @@ def test_forwarded_progress_is_matched_by_sequence_and_may_come_before_its_frame
     assert world.partial().rows == 2
     assert world.hear(STARTED, 0, epoch=78), "the source began a new epoch"
     assert not world.hear(PROGRESS, 64, epoch=77)
+
+
+def test_frame_that_a_reporter_tells_of_is_read_as_it_fills() -> None:
+    """Both sides together: the slot held another header before, and no row is shown before it is there."""
+    world, clock = World(), ManualClock()
+    stream = ProgressStream(
+        STREAM,
+        send=world.frames.on_progress,
+        clock=clock,
+        policy=ProgressPolicy(bytes_delta=32, min_bytes_delta=1),
+    )
+    wishes = ConsumerWishes(supports_progress=True)
+    stream.agree([Introduction(STREAM, send=lambda message: True, clock=clock, wishes=wishes).hello()])
+    world.slots.publish(SEQ - 8, PADDED, bytes(PADDED.extent))
+    world.slots.claim(SEQ, ROWS.extent)
+    payload = world.slots.payload(SEQ)
+    report = stream.frame(EPOCH, SEQ, ROWS, ROWS.extent, write_header=lambda: world.slots.write_header(SEQ, ROWS))
+    report.start()
+    assert world.frames.read() is None
+    for rows in range(1, 9):
+        payload[: 32 * rows] = pattern(32 * rows)
+        clock.advance(1_000_000)
+        assert report.update(rows=rows)
+        assert world.partial().copy().tobytes() == pattern(32 * rows)
+    assert not world.partial().committed()
+    world.slots.commit(SEQ, ROWS)
+    report.complete()
+    assert world.partial().committed()
+    assert world.partial().state is COMPLETE
 
 
 class Filling(RuleBasedStateMachine):

@@ -123,6 +123,7 @@ def test_half_a_request_is_declined(world: World, which: str, half: tuple[str, i
     world.hear(**asking(**{which: half}))
     assert world.published == []
     assert world.answer() == (("", 0), ("", 0))
+    assert world.registry.statistics()["declined"] == 1
 
 
 @pytest.mark.clause("W-5-15", "W-10.1.3-06")
