@@ -55,7 +55,7 @@ def test_everybody_notices_and_carries_on(media_driver: str, base_dir: Path, pro
         assert min(used) > epoch
 
 
-@pytest.mark.clause("D-4.4-04", "D-4.7-05", "D-4.7-07")
+@pytest.mark.clause("D-4.7-05")
 def test_a_killed_media_driver_ends_leases_but_nobody_exits(base_dir: Path, processes: Processes) -> None:
     """The driver lives on: leases run out and epochs rise, and all of it is told when there is a media driver again."""
     site = Site(processes, base_dir, media_driver="external")

@@ -37,8 +37,10 @@ def test_a_second_driver_is_refused_in_one_line_and_takes_over_from_a_killed_one
     finish(producer)
 
 
-def test_a_killed_driver_leaves_nothing_in_the_way_however_often(base_dir: Path, processes: Processes) -> None:
-    site = Site(processes, base_dir, more="[[streams]]\nstream_id = 10001")
+@pytest.mark.clause("D-10-04")
+@pytest.mark.parametrize("recreate", ["true", "false"])
+def test_epochs_rise_however_often_the_driver_is_killed(recreate: str, base_dir: Path, processes: Processes) -> None:
+    site = Site(processes, base_dir, more=f"recreate_at_start = {recreate}\n[[streams]]\nstream_id = 10001")
     epochs = []
     for _ in range(4):
         driver = site.start_driver()
