@@ -93,7 +93,7 @@ def world() -> World:
     return World()
 
 
-@pytest.mark.clause("W-5-03", "W-5-04", "W-5-10", "W-5-11")
+@pytest.mark.clause("W-5-03", "W-5-04", "W-5-11")
 def test_granted_streams_are_opened_and_named_in_the_answer(world: World) -> None:
     world.hear(**asking((IPC, 31_005), (IPC, 32_005)))
     assert world.published == [Endpoint(IPC, 31_005), Endpoint(IPC, 32_005)]
@@ -293,6 +293,7 @@ def test_rate_of_one_consumer_is_not_anothers(world: World) -> None:
     assert 101 <= published_in_a_second(world) <= 102
 
 
+@pytest.mark.clause("W-5-10")
 def test_progress_goes_to_own_streams_and_to_the_shared_one_if_needed(world: World) -> None:
     assert world.registry.progress_targets() == []
     world.hear(1, supports_progress=Bool.TRUE, **asking(control=(IPC, 32_001)))
