@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,10 +82,25 @@ class World:
         with open(path, "rb") as file:
             return ShmRegionSuperblock.decode_body(file.read(SUPERBLOCK_SIZE))
 
+    def close(self) -> None:
+        self.regions.remove_all()
+
 
 @pytest.fixture
-def world(base_dir: Path) -> World:
-    return World(base_dir)
+def make_world(base_dir: Path) -> Iterator[Callable[..., World]]:
+    with contextlib.ExitStack() as opened:
+
+        def make(config: Config | None = None) -> World:
+            world = World(base_dir, config)
+            opened.callback(world.close)
+            return world
+
+        yield make
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
 
 
 # Who vouches for activity
@@ -208,11 +225,12 @@ def test_nobody_is_told_of_a_producers_unknown_lease_or_of_a_lease_that_another_
 
 @pytest.mark.clause("D-4.6-05")
 def test_attach_to_a_new_stream_is_answered_when_there_is_too_little_memory_for_any(
-    base_dir: Path, monkeypatch: pytest.MonkeyPatch
+    base_dir: Path, make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(base_dir, Config(driver=DriverConfig(shm_base_dir=str(base_dir))))
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
-    answer = world.attach(Role.PRODUCER, stream_id=20_000)
+    world = make_world(Config(driver=DriverConfig(shm_base_dir=str(base_dir))))
+    with monkeypatch.context() as full:
+        full.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
+        answer = world.attach(Role.PRODUCER, stream_id=20_000)
     assert answer.code is ResponseCode.INTERNAL_ERROR
     assert "too little" in answer.error_message
     assert world.authority.streams == {}
@@ -228,13 +246,7 @@ def test_damaged_regions_are_replaced_and_the_attach_is_refused_once(world: Worl
     assert (after.epoch or 0) > (before.epoch or 0)
 
 
-def test_stream_without_room_for_its_next_epoch_is_not_announced_until_there_is_some(base_dir: Path) -> None:
-    config = Config(
-        profiles={"default": PROFILE},
-        driver=DriverConfig(shm_base_dir=str(base_dir)),
-        streams=(StreamConfig(stream_id=STREAM),),
-    )
-    world = World(base_dir, config)
+def test_stream_without_room_for_its_next_epoch_is_not_announced_until_there_is_some(world: World) -> None:
     granted = world.attach(Role.PRODUCER)
     stream_directory = Path(world.allocator.directory) / str(STREAM)
     stream_directory.rename(stream_directory.with_name("aside"))
