@@ -1,7 +1,7 @@
-"""What one process hears and says on the control and announce streams, and the places that live on them.
+"""What one process hears and says on the streams of the control plane, and who lives on them (Wire 5).
 
-A *place* is where a producer or a consumer finds the regions of its stream: a `Seat` holds a lease from a driver, the
-places of `standalone` do without one. The plane hands every message to every place; each takes what is for it.
+A *member* is turned by the plane and hears what it listens to. A *place* is the member where a producer or a consumer
+finds the regions of its stream: a `Seat` holds a lease from a driver, the places of `standalone` do without one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 from framepool.client.listener import Listener
 from framepool.clock import Clock
@@ -16,13 +18,30 @@ from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
 from framepool.shm.region import MappedStream
 from framepool.transport import channel
-from framepool.transport.aeron import Client
+from framepool.transport.aeron import Client, Publication
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import ShmAttachResponse, ShmDriverShutdown, ShmLeaseRevoked
 from framepool.wire.dispatch import Dispatcher
 from framepool.wire.message import Message
 
 log = logging.getLogger(__name__)
+
+
+Topic = Literal["control", "announce", "qos", "metadata"]
+"""The streams of Wire 5 that every process shares."""
+
+
+class Member(Protocol):
+    """Something with duties in the control plane."""
+
+    def start(self) -> None:
+        """Called once, when the plane takes it in."""
+
+    def do_work(self) -> int:
+        """What is due; never waits."""
+
+    def close(self) -> None:
+        """Gives everything back."""
 
 
 class Place(ABC):
@@ -74,25 +93,72 @@ class ControlPlane:
     def __init__(
         self, client: Client, clock: Clock, ids: StreamIds | None = None, channels: Channels | None = None
     ) -> None:
-        ids = ids or StreamIds()
-        channels = channels or Channels()
         self.clock = clock
         self.places: list[Place] = []
+        self._members: list[Member] = []
         self._client = client
+        self._ids = ids or StreamIds()
+        self._channels = channels or Channels()
         self._turn = threading.RLock()
         self._lost = False
         self._reconnects = 0
-        settings = client.settings
-        self._requests = client.add_publication(channel.control_publication(channels.control, settings), ids.control)
-        self._answers = Listener(client.add_subscription(channel.control_subscription(channels.control), ids.control))
-        self._announces = Listener(
-            client.add_subscription(channel.control_subscription(channels.announce), ids.announce)
-        )
+        self._ears: dict[Topic, Listener] = {}
+        self._mouths: dict[Topic, Publication] = {}
+        self._handlers: dict[type[Message], list[Callable[[Any], object]]] = {}
         self._dispatch = Dispatcher()
-        self._dispatch.on(ShmAttachResponse, self._on_attach_response)
-        self._dispatch.on(ShmPoolAnnounce, self._on_announce)
-        self._dispatch.on(ShmLeaseRevoked, self._on_lease_revoked)
-        self._dispatch.on(ShmDriverShutdown, self._on_driver_shutdown)
+        self.listen("control", ShmAttachResponse, self._on_attach_response)
+        self.listen("announce", ShmPoolAnnounce, self._on_announce)
+        self.listen("control", ShmLeaseRevoked, self._on_lease_revoked)
+        self.listen("control", ShmDriverShutdown, self._on_driver_shutdown)
+        self._mouth("control")
+
+    def lock(self) -> threading.RLock:
+        """Held while the plane is turned: for whoever shares state with its members."""
+        return self._turn
+
+    def listen[M: Message](self, topic: Topic, kind: type[M], handler: Callable[[M], object]) -> Callable[[], None]:
+        """Calls `handler` for each message of a kind, until the function that comes back is called."""
+        with self._turn:
+            if topic not in self._ears:
+                where = channel.control_subscription(getattr(self._channels, topic))
+                self._ears[topic] = Listener(self._client.add_subscription(where, getattr(self._ids, topic)))
+            handlers = self._handlers.get(kind)
+            if handlers is None:
+                handlers = self._handlers[kind] = []
+                self._dispatch.on(kind, lambda message: [handle(message) for handle in tuple(handlers)])
+            handlers.append(handler)
+
+        def stop() -> None:
+            with self._turn:
+                handlers.remove(handler)
+
+        return stop
+
+    def say(self, topic: Topic, message: Message) -> bool:
+        """Sends a message on a shared stream; False when Aeron did not take it."""
+        try:
+            return self._mouth(topic).offer(message.encode()) >= 0
+        except MediaDriverLost:
+            self._lost = True
+            return False
+
+    def max_message_length(self, topic: Topic) -> int:
+        """The longest message that the stream takes."""
+        return self._mouth(topic).max_message_length
+
+    def join[M: Member](self, member: M) -> M:
+        """Takes a member in."""
+        with self._turn:
+            member.start()
+            self._members.append(member)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Lets a member go."""
+        with self._turn:
+            if member in self._members:
+                self._members.remove(member)
+                member.close()
 
     def add[P: Place](self, place: P) -> P:
         """Takes a place in; it begins to attach or to listen."""
@@ -110,11 +176,7 @@ class ControlPlane:
 
     def send(self, message: Message) -> bool:
         """Puts a message on the control stream; False when Aeron did not take it."""
-        try:
-            return self._requests.offer(message.encode()) >= 0
-        except MediaDriverLost:
-            self._lost = True
-            return False
+        return self.say("control", message)
 
     def on_start(self) -> None:
         pass
@@ -122,14 +184,16 @@ class ControlPlane:
     def do_work(self) -> int:
         with self._turn:
             heard = self._hear()
-            return heard + sum(place.do_work() for place in self.places)
+            return heard + sum(member.do_work() for member in (*self.places, *self._members))
 
     def statistics(self) -> dict[str, int]:
         """How often the media driver came back, and how often messages were missed for being too slow."""
-        left_behind = self._answers.left_behind + self._announces.left_behind
+        left_behind = sum(ear.left_behind for ear in self._ears.values())
         return {"reconnects": self._reconnects, "left_behind": left_behind, **self._dispatch.statistics()}
 
     def on_close(self) -> None:
+        for member in list(self._members):
+            self.leave(member)
         for place in list(self.places):
             self.remove(place)
 
@@ -142,7 +206,7 @@ class ControlPlane:
                 log.info("media driver is back")
                 self._lost = False
                 self._reconnects += 1
-            messages = self._answers.poll() + self._announces.poll()
+            messages = [message for ear in self._ears.values() for message in ear.poll()]
         except MediaDriverLost as error:
             log.warning("media driver lost, waiting for it: %s", error)
             self._lost = True
@@ -153,6 +217,15 @@ class ControlPlane:
         for message in messages:
             self._dispatch(message)
         return len(messages)
+
+    def _mouth(self, topic: Topic) -> Publication:
+        publication = self._mouths.get(topic)
+        if publication is None:
+            with self._turn:
+                where = channel.control_publication(getattr(self._channels, topic), self._client.settings)
+                publication = self._client.add_publication(where, getattr(self._ids, topic))
+                self._mouths[topic] = publication
+        return publication
 
     def _on_attach_response(self, response: ShmAttachResponse) -> None:
         for place in self.places:
