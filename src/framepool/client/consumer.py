@@ -15,15 +15,23 @@ from types import TracebackType
 from typing import Self
 
 from framepool._native.seqlock import RingReader
+from framepool.client.attributes import Metadata
+from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.frame import Frame
+from framepool.client.hello import Endpoint
+from framepool.client.histogram import LatencyMeter
 from framepool.client.listener import Listener
 from framepool.client.mapping import ring_parts
+from framepool.client.partial import Partial, PartialSlots
 from framepool.client.plane import Place
+from framepool.client.qos import ConsumerReading
+from framepool.client.rate import RateGate
+from framepool.clock import Clock, MonotonicClock
 from framepool.errors import MediaDriverLost, TransportClosed
 from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
-from framepool.wire._generated.control_900 import FrameDescriptor
+from framepool.wire._generated.control_900 import FrameDescriptor, FrameProgress, Mode
 
 MAX_OUTSTANDING_SEQ_GAP = 256
 PATIENCE = 0.05
@@ -43,9 +51,17 @@ class Consumer:
         place: Place,
         descriptors: Drain,
         *,
+        clock: Clock | None = None,
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
+        lookup: Callable[[int, int], Metadata | None] | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
+        clock = clock or MonotonicClock()
+        self.duties: ConsumerDuties | None = None
+        """Its part in the control plane, which the pool gives it."""
+        self.switch: Callable[[Endpoint, Endpoint], tuple[Drain, Drain | None]] | None = None
+        """Subscribes to descriptors, and to progress if that has a stream of its own; from the pool."""
+        self.latency = LatencyMeter(clock)
         self.stream_id = place.stream_id
         self.closed = False
         self.counts: Counter[str] = Counter()
@@ -53,7 +69,12 @@ class Consumer:
         self._descriptors = descriptors
         self._listener = Listener(descriptors.subscription, descriptors)
         self._max_gap = max_outstanding_seq_gap
+        self._lookup = lookup
         self._on_close = on_close
+        self._gate = RateGate(0, clock)
+        self._assigned = 0
+        self._progress: Drain | None = None
+        self._last_seq = 0
         self._stream: MappedStream | None = None
         self._ring: RingReader | None = None
         self._next_seq: int | None = None
@@ -61,6 +82,7 @@ class Consumer:
 
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
+        self._follow_assignment()
         try:
             messages = self._listener.poll(limit)
         except MediaDriverLost:  # the control plane waits for it
@@ -106,6 +128,36 @@ class Consumer:
             if frame.seq > seq:
                 self._ready.appendleft(frame)
                 return None
+
+    def partial(self, seq: int | None = None) -> Partial | None:
+        """What can be read already of a frame that is still being written: of `seq`, or of the newest one told of.
+
+        For a consumer made with `progress=True`, of a producer that tells of progress. None if there is nothing.
+        """
+        if self.duties is None:
+            raise ValueError("this consumer did not ask for progress: make it with progress=True")
+        self._reader()
+        if self._progress is not None:
+            for message in self._progress.take():
+                self.duties.on_progress(FrameProgress.decode(message))
+        return self.duties.partial(seq)
+
+    def limit(self, max_rate_hz: int) -> None:
+        """Hands out at most so many frames a second, evenly spread; 0 is all of them."""
+        self._gate.limit(max_rate_hz)
+
+    def reading(self) -> ConsumerReading | None:
+        """What is reported of this consumer once a second (Wire 10.4.1)."""
+        stream = self._stream
+        if stream is None:
+            return None
+        return ConsumerReading(
+            epoch=stream.layout.epoch,
+            last_seq_seen=self._last_seq,
+            drops_gap=self.counts["gap"],
+            drops_late=self.counts["late"],
+            mode=self.duties.assignment.mode if self.duties else Mode.STREAM,
+        )
 
     def wait(self, timeout: float) -> bool:
         """Whether there may be something to poll, waiting for it up to `timeout` seconds."""
@@ -159,7 +211,8 @@ class Consumer:
 
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
-        return {**self.counts, **self._place.statistics()}
+        duties = self.duties.statistics() if self.duties else {}
+        return {**self.counts, "latency_ns": self.latency.statistics(), **self._place.statistics(), **duties}
 
     def _next_within(self, timeout: float | None) -> Frame | None:
         """The next frame; None after `timeout` seconds or once closed."""
@@ -213,17 +266,25 @@ class Consumer:
                 return None
             self.counts["gap"] += seq - self._next_seq
         self._next_seq = seq + 1
+        self._last_seq = seq
+        if self.duties is not None:
+            self.duties.on_descriptor(seq)
         checked = ring.check(seq)
         if isinstance(checked, DropReason):
             self.counts["late" if checked.late else f"invalid {checked.name}"] += 1
             return None
+        if not self._gate.admits(descriptor.timestamp_ns, checked.timestamp_ns):
+            self.counts["rate limited"] += 1
+            return None
         self.counts["received"] += 1
+        self.latency.observe(checked.timestamp_ns)
         return Frame(
             ring,
             checked,
             stream_id=descriptor.stream_id,
             epoch=descriptor.epoch,
             trace_id=descriptor.trace_id,
+            lookup=self._lookup,
             late=self._count_late,
         )
 
@@ -238,13 +299,29 @@ class Consumer:
             self._leave()
             self._stream = stream
             if stream is not None:
-                self._ring = RingReader(*ring_parts(stream))
+                parts = ring_parts(stream)
+                self._ring = RingReader(*parts)
+                if self.duties is not None:
+                    self.duties.follow(PartialSlots(self._ring, *parts), stream.layout.epoch)
         return self._ring
+
+    def _follow_assignment(self) -> None:
+        """Moves to the streams, and keeps to the rate, that this consumer was assigned (Wire 10.1.3)."""
+        if self.duties is None or self.duties.assigned == self._assigned:
+            return
+        self._assigned = self.duties.assigned
+        assignment = self.duties.assignment
+        self._gate.limit(assignment.local_rate_hz)
+        if self.switch is not None:
+            self._descriptors, self._progress = self.switch(assignment.descriptor, assignment.control)
+            self._listener = Listener(self._descriptors.subscription, self._descriptors)
 
     def _leave(self) -> None:
         """Lets go of an epoch; its frames are not valid any more."""
         ring, self._ring = self._ring, None
         self._stream = None
         self._next_seq = None
+        if self.duties is not None:
+            self.duties.follow(None, 0)
         if ring is not None:
             ring.close()

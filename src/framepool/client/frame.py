@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framepool._native.seqlock import CheckedSlot, RingReader
+from framepool.client.attributes import Metadata
 from framepool.errors import FrameOverwritten
 from framepool.shm.drop import DropReason
 from framepool.wire._generated.control_900 import Dtype, MajorOrder
@@ -35,6 +36,7 @@ class Frame:
     __slots__ = (
         "_checked",
         "_late",
+        "_lookup",
         "_ring",
         "epoch",
         "meta_version",
@@ -52,10 +54,12 @@ class Frame:
         stream_id: int,
         epoch: int,
         trace_id: int | None = None,
+        lookup: Callable[[int, int], Metadata | None] | None = None,
         late: Callable[[Frame], None] | None = None,
     ) -> None:
         self._ring = ring
         self._checked = checked
+        self._lookup = lookup
         self._late = late
         self.stream_id = stream_id
         self.epoch = epoch
@@ -82,6 +86,11 @@ class Frame:
     def nbytes(self) -> int:
         """Bytes of payload in shared memory."""
         return self._checked.values_len_bytes
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """The metadata of the version that this frame refers to; None if it has not been heard."""
+        return None if self._lookup is None else self._lookup(self.stream_id, self.meta_version)
 
     def valid(self) -> bool:
         """Whether the frame is still whole right now; never again once it is not."""

@@ -59,6 +59,10 @@ class Place(ABC):
         """Lets go of the regions until there is reason to map them again."""
 
     @abstractmethod
+    def identity(self) -> tuple[int, int] | None:
+        """The client id and the epoch under which the regions are used, or None without regions."""
+
+    @abstractmethod
     def refusal(self) -> str:
         """Why there are no regions, as far as it is known."""
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from framepool.agent import Runner, Sleeping
 from framepool.client.attach import AttachSettings
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
+from framepool.client.consumer_duties import ConsumerDuties
+from framepool.client.hello import SHARED, ConsumerWishes, Endpoint
+from framepool.client.metadata_cache import MetadataCache
 from framepool.client.plane import ControlPlane, Place
 from framepool.client.producer import Producer
+from framepool.client.producer_duties import ProducerDuties
 from framepool.client.seat import Seat
 from framepool.client.standalone import AnnouncedPlace, OwnedPlace
 from framepool.clock import NANOS_PER_MILLI, Clock, MonotonicClock
@@ -25,8 +29,14 @@ from framepool.errors import AttachRefused
 from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Filter, Publication
-from framepool.wire._generated.control_900 import FrameDescriptor
+from framepool.transport.aeron import Client, Drain, Filter, Publication, Subscription
+from framepool.wire._generated.control_900 import (
+    DataSourceAnnounce,
+    DataSourceMeta,
+    FrameDescriptor,
+    FrameProgress,
+    Mode,
+)
 from framepool.wire._generated.driver_901 import Role
 
 STREAM_ID_OFFSET = 8
@@ -52,30 +62,59 @@ class Pool:
             self._plane = ControlPlane(self._client, self._clock, config.stream_ids, config.channels)
             undo.enter_context(Runner(self._plane, idle=Sleeping()).start())
             self._open = undo.pop_all()
+        self.metadata = MetadataCache(self._clock)
+        """What the sources of the streams that are consumed here say of themselves."""
+        self._hears_metadata = False
+        self._granted_ids: set[int] = set()
         self._publication: Publication | None = None
         self._attach_settings = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
 
     def producer(
-        self, stream_id: int, *, create: bool = True, require_hugepages: bool = False, timeout: float = 10.0
+        self,
+        stream_id: int,
+        *,
+        name: str = "",
+        summary: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        create: bool = True,
+        require_hugepages: bool = False,
+        timeout: float = 10.0,
     ) -> Producer:
         """Attaches as the producer of a stream, making it if it does not exist.
+
+        `name`, `summary` and `metadata` tell others what the stream is; `Producer.metadata` changes them later.
 
         Raises `AttachRefused` with the driver's reason if there is no lease within `timeout` seconds. Afterwards the
         producer keeps itself attached, whatever happens to the driver.
         """
         seat = self._seat(stream_id, Role.PRODUCER, create=create, require_hugepages=require_hugepages)
         self._attach(seat, timeout)
-        return self._producer(seat)
+        return self._producer(seat, name=name, summary=summary, attributes=metadata)
 
     def consumer(
         self,
         stream_id: int,
         *,
+        max_rate_hz: int = 0,
+        own_stream: bool = False,
+        progress: bool = False,
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
         timeout: float = 10.0,
     ) -> Consumer:
-        """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds."""
-        return self._consumer(self._seat(stream_id, Role.CONSUMER), timeout, max_outstanding_seq_gap)
+        """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds.
+
+        With `max_rate_hz` it gets fewer frames, evenly spread; with `own_stream` the producer itself sends it fewer
+        descriptors, if it agrees. With `progress` it hears of frames while they are written (`Consumer.partial`).
+        """
+        ids = self.config.stream_ids
+        wishes = ConsumerWishes(
+            mode=Mode.RATE_LIMITED if max_rate_hz else Mode.STREAM,
+            max_rate_hz=max_rate_hz,
+            supports_progress=progress,
+            descriptor=Endpoint.within(ids.consumer_descriptor) if own_stream else SHARED,
+            control=Endpoint.within(ids.consumer_control) if own_stream and progress else SHARED,
+        )
+        return self._consumer(self._seat(stream_id, Role.CONSUMER), timeout, max_outstanding_seq_gap, wishes)
 
     def announced(
         self, stream_id: int, *, max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP, timeout: float = 10.0
@@ -85,9 +124,9 @@ class Pool:
         Raises `AttachRefused` if nothing usable is announced within `timeout` seconds.
         """
         place = AnnouncedPlace(self._plane, stream_id, allowed=self._allowed)
-        return self._consumer(place, timeout, max_outstanding_seq_gap)
+        return self._consumer(place, timeout, max_outstanding_seq_gap, ConsumerWishes())
 
-    def standalone(self, stream_id: int, *, profile: str = "default") -> Producer:
+    def standalone(self, stream_id: int, *, name: str = "", profile: str = "default") -> Producer:
         """A producer without a driver: it owns its files, in a namespace of its own, and announces them itself."""
         driver = self.config.driver
         allocator = Allocator(driver.shm_base_dir, f"standalone-{stream_id}", prefault=driver.prefault, sync=True)
@@ -97,7 +136,7 @@ class Pool:
         )
         place = OwnedPlace(self._plane, stream_id, self.config.profile(profile), allocator, announces, self.config)
         self._plane.add(place)
-        return self._producer(place)
+        return self._producer(place, name=name)
 
     def close(self) -> None:
         """Gives every lease back and disconnects; what `serve` started ends with it."""
@@ -136,31 +175,121 @@ class Pool:
         refusal = place.refusal() or "no answer; is a driver running? Start one with: framepool driver"
         raise AttachRefused(f"stream {place.stream_id}: not attached within {timeout} s: {refusal}")
 
-    def _producer(self, place: Place) -> Producer:
-        """A producer on the one descriptor publication of this process."""
+    def _producer(self, place: Place, **source: Any) -> Producer:
+        """A producer on the one descriptor publication of this process, with its duties in the control plane."""
         if self._publication is None:
             where = channel.descriptor_publication(self.config.channels.descriptor, self.config.aeron)
             self._publication = self._client.add_publication(where, self.config.stream_ids.descriptor)
-        return Producer(place, self._publication, self._clock, on_close=lambda: self._plane.remove(place))
 
-    def _consumer(self, place: Place, timeout: float, max_outstanding_seq_gap: int) -> Consumer:
+        def close() -> None:
+            if producer.duties is not None:
+                self._plane.leave(producer.duties)
+            self._plane.remove(place)
+
+        producer = Producer(place, self._publication, self._clock, on_close=close)
+        try:
+            duties = ProducerDuties(
+                self._plane,
+                self._client,
+                self.config,
+                place,
+                current_seq=lambda: producer.current_seq,
+                taken=self._granted_ids,
+                **source,
+            )
+            producer.duties = self._plane.join(duties)
+        except BaseException:
+            producer.close()
+            raise
+        return producer
+
+    def _consumer(self, place: Place, timeout: float, max_outstanding_seq_gap: int, wishes: ConsumerWishes) -> Consumer:
         """A consumer with a native queue of its own for the descriptors of its stream."""
-        only = Filter(
-            schema_id=FrameDescriptor.SCHEMA_ID,
-            template_id=FrameDescriptor.TEMPLATE_ID,
-            offset=STREAM_ID_OFFSET,
-            pattern=place.stream_id.to_bytes(4, "little"),
-        )
-        with contextlib.ExitStack() as undo:
-            where = channel.descriptor_subscription(self.config.channels.descriptor)
-            subscription = self._client.add_subscription(where, self.config.stream_ids.descriptor, only=only)
-            undo.callback(subscription.close)
-            drain = subscription.drain(capacity=QUEUE, max_message=64)
-            undo.callback(drain.close)
-            undo.callback(self._plane.remove, place)
+        self._hear_metadata()
+        self.metadata.follow(place.stream_id)
+        streams = ConsumerStreams(self._client, self.config, place.stream_id)
+        try:
+            drain, _ = streams.switch(SHARED, SHARED)
             self._attach(place, timeout)
-            kept = undo.pop_all()
-        return Consumer(place, drain, max_outstanding_seq_gap=max_outstanding_seq_gap, on_close=kept.close)
+        except BaseException:
+            streams.close()
+            raise
+
+        def close() -> None:
+            if consumer.duties is not None:
+                self._plane.leave(consumer.duties)
+            streams.close()
+            self._plane.remove(place)
+
+        consumer = Consumer(
+            place,
+            drain,
+            clock=self._clock,
+            max_outstanding_seq_gap=max_outstanding_seq_gap,
+            lookup=self.metadata.get,
+            on_close=close,
+        )
+        consumer.switch = streams.switch
+        low, high = self.config.stream_ids.bridge_destinations
+        consumer.duties = ConsumerDuties(
+            self._plane,
+            place.stream_id,
+            read=consumer.reading,
+            wishes=wishes,
+            forwarded=low <= place.stream_id <= high,
+        )
+        consumer.limit(consumer.duties.assignment.local_rate_hz)
+        self._plane.join(consumer.duties)
+        return consumer
+
+    def _hear_metadata(self) -> None:
+        """Listens to what sources say of themselves, from the first consumer on."""
+        if not self._hears_metadata:
+            self._hears_metadata = True
+            self._plane.listen("metadata", DataSourceAnnounce, self.metadata.on_announce)
+            self._plane.listen("metadata", DataSourceMeta, self.metadata.on_meta)
+
+
+class ConsumerStreams:
+    """The subscriptions of one consumer: descriptors, and progress where that has a stream of its own."""
+
+    def __init__(self, client: Client, config: Config, stream_id: int) -> None:
+        self._client = client
+        self._config = config
+        self._stream_id = stream_id
+        self._open: list[tuple[Subscription, Drain]] = []
+
+    def switch(self, descriptor: Endpoint, control: Endpoint) -> tuple[Drain, Drain | None]:
+        """Subscribes to these, the empty one being the shared stream, and then lets go of what was before."""
+        before, self._open = self._open, []
+        shared = Endpoint(self._config.channels.descriptor, self._config.stream_ids.descriptor)
+        descriptors = self._drain(descriptor or shared, FrameDescriptor)
+        progress = self._drain(control, FrameProgress) if control else None
+        self._close(before)
+        return descriptors, progress
+
+    def close(self) -> None:
+        before, self._open = self._open, []
+        self._close(before)
+
+    def _drain(self, endpoint: Endpoint, kind: type[FrameDescriptor | FrameProgress]) -> Drain:
+        only = Filter(
+            schema_id=kind.SCHEMA_ID,
+            template_id=kind.TEMPLATE_ID,
+            offset=STREAM_ID_OFFSET,
+            pattern=self._stream_id.to_bytes(4, "little"),
+        )
+        where = channel.descriptor_subscription(endpoint.channel)
+        subscription = self._client.add_subscription(where, endpoint.stream_id, only=only)
+        drain = subscription.drain(capacity=QUEUE, max_message=64)
+        self._open.append((subscription, drain))
+        return drain
+
+    @staticmethod
+    def _close(streams: list[tuple[Subscription, Drain]]) -> None:
+        for subscription, drain in streams:
+            drain.close()
+            subscription.close()
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:

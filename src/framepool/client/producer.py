@@ -17,13 +17,16 @@ import numpy.typing as npt
 
 from framepool._native.seqlock import Layout, RingWriter
 from framepool.client.mapping import ring_parts
+from framepool.client.metadata import SourceMetadata
 from framepool.client.plane import Place
+from framepool.client.producer_duties import ProducerDuties
+from framepool.client.progress import ProgressReporter
 from framepool.clock import Clock
 from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Outcome, Publication
-from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder
+from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder, ProgressUnit
 from framepool.wire.dtypes import from_numpy
 
 MAX_LAYOUTS = 256
@@ -41,6 +44,8 @@ class Producer:
     def __init__(
         self, place: Place, descriptors: Publication, clock: Clock, *, on_close: Callable[[], None] | None = None
     ) -> None:
+        self.duties: ProducerDuties | None = None
+        """Its part in the control plane, which the pool gives it."""
         self.stream_id = place.stream_id
         self.closed = False
         self.counts: Counter[str] = Counter()
@@ -51,7 +56,22 @@ class Producer:
         self._stream: MappedStream | None = None
         self._ring: RingWriter | None = None
         self._next_seq = 0
-        self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str], Layout] = {}
+        self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str, str | None], Layout] = {}
+
+    @property
+    def metadata(self) -> SourceMetadata:
+        """What the frames mean: a dictionary whose changes are told to everybody (Wire 10.3).
+
+        >>> camera.metadata["exposure_ms"] = 2.5          # doctest: +SKIP
+        """
+        if self.duties is None:
+            raise ValueError("a producer without a pool has no metadata")
+        return self.duties.metadata
+
+    @property
+    def current_seq(self) -> int:
+        """Of the last frame claimed; 0 before there is one."""
+        return max(self._next_seq - 1, 0)
 
     @property
     def attached(self) -> bool:
@@ -72,25 +92,31 @@ class Producer:
         dtype: npt.DTypeLike = np.uint8,
         *,
         order: Literal["C", "F"] = "C",
+        progress: Literal["rows", "columns"] | None = None,
         timestamp_ns: int | None = None,
-        meta_version: int = 0,
+        meta_version: int | None = None,
         trace_id: int | None = None,
     ) -> Slot:
         """The next slot, to be filled in a `with` block and committed at its end.
+
+        With `progress`, `slot.progress(rows=…)` tells consumers that asked for it how much is there already.
 
         Raises `NotAttached` without a lease and `NoPoolFits` for a frame that is larger than every pool; both are
         counted as drops.
         """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-        layout = self._layout(dimensions, np.dtype(dtype), order)
-        return self._claim(layout, timestamp_ns, meta_version, trace_id)
+        layout = self._layout(dimensions, np.dtype(dtype), order, progress)
+        slot = self._claim(layout, timestamp_ns, meta_version, trace_id)
+        if progress is not None:
+            slot.progress()
+        return slot
 
     def publish(
         self,
         array: npt.ArrayLike,
         *,
         timestamp_ns: int | None = None,
-        meta_version: int = 0,
+        meta_version: int | None = None,
         trace_id: int | None = None,
     ) -> int | None:
         """Copies an array into the next slot and tells of it: its sequence number, or None if it was dropped."""
@@ -128,9 +154,10 @@ class Producer:
 
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
-        return {"next_seq": self._next_seq, **self.counts, **self._place.statistics()}
+        duties = self.duties.statistics() if self.duties else {}
+        return {"next_seq": self._next_seq, **self.counts, **self._place.statistics(), **duties}
 
-    def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int, trace_id: int | None) -> Slot:
+    def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace_id: int | None) -> Slot:
         ring = self._writer()
         if ring is None or self._stream is None:
             self.counts["no lease"] += 1
@@ -143,6 +170,8 @@ class Producer:
             raise
         self._next_seq = seq + 1
         stamp = self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns
+        if meta_version is None:
+            meta_version = self.duties.metadata.version if self.duties else 0
         return Slot(self, ring, seq, self._stream.layout.epoch, layout, stamp, meta_version, trace_id)
 
     def _commit(self, slot: Slot) -> None:
@@ -157,14 +186,17 @@ class Producer:
 
     def _tell(self, slot: Slot) -> None:
         descriptor = FrameDescriptor(stream_id=self.stream_id, epoch=slot.epoch, seq=slot.seq, trace_id=slot.trace_id)
+        data = descriptor.encode()
         try:
-            outcome = self._descriptors.offer(descriptor.encode())
+            outcome = self._descriptors.offer(data)
         except MediaDriverLost:
             outcome = Outcome.CLOSED
         if outcome == Outcome.NOT_CONNECTED:
             self.counts["without readers"] += 1
         elif outcome < 0:
             self.counts["descriptors lost"] += 1
+        if self.duties and self.duties.own_streams:
+            self.duties.tell(data)
 
     def _writer(self) -> RingWriter | None:
         """The writer of the epoch that the lease allows now; a new epoch starts at sequence 0 (Wire 15.2)."""
@@ -183,15 +215,22 @@ class Producer:
         if ring is not None:
             ring.close()
 
-    def _layout(self, shape: tuple[int, ...], dtype: np.dtype[Any], order: Literal["C", "F"]) -> Layout:
+    def _layout(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        order: Literal["C", "F"],
+        progress: Literal["rows", "columns"] | None = None,
+    ) -> Layout:
         """The encoded header of a contiguous tensor, kept for the next frame of its kind."""
-        key = (shape, dtype, order)
+        key = (shape, dtype, order, progress)
         layout = self._layouts.get(key)
         if layout is None:
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             major = MajorOrder.COLUMN if order == "F" else MajorOrder.ROW
-            described = TensorLayout.build(from_numpy(dtype), shape, order=major)
+            unit = ProgressUnit[progress.upper()] if progress else ProgressUnit.NONE
+            described = TensorLayout.build(from_numpy(dtype), shape, order=major, progress_unit=unit)
             layout = self._layouts[key] = Layout(described.header)
         return layout
 
@@ -220,18 +259,39 @@ class Slot:
         """The payload in shared memory, writable."""
         self._ring = ring
         self._producer = producer
+        self._reporter: ProgressReporter | None = None
         self._open = True
+
+    def progress(self, nbytes: int | None = None, *, rows: int | None = None, columns: int | None = None) -> bool:
+        """So much is filled now; says whether consumers were told. Nothing at all says that filling begins.
+
+        Told at most as often as the consumers agreed on, and only if one of them asked for progress (Wire 10.2.2).
+        """
+        if self._reporter is None:
+            if self._producer.duties is None:
+                return False
+            self._reporter = self._producer.duties.progress.frame(
+                self.epoch, self.seq, self.layout, self.layout.extent, write_header=self._write_header
+            )
+            self._reporter.start()
+        if nbytes is None and rows is None and columns is None:
+            return False
+        return self._reporter.update(nbytes, rows=rows, columns=columns)
 
     def commit(self) -> None:
         """Makes the frame readable and tells of it; raises `NotAttached` if the lease ended meanwhile."""
         if self._open:
             self._producer._commit(self)
             self._open = False
+            if self._reporter is not None:
+                self._reporter.complete()
 
     def abandon(self) -> None:
         """Gives the slot up: readers see a gap."""
         if self._open:
             self._open = False
+            if self._reporter is not None:
+                self._reporter.abandon()
             try:
                 self._ring.abandon(self.seq)
             except ValueError:  # the ring was closed with its epoch
@@ -248,3 +308,7 @@ class Slot:
             self.commit()
         else:
             self.abandon()
+
+    def _write_header(self) -> None:
+        """What consumers read before the commit (`decisions.md` #29)."""
+        self._ring.write_header(self.seq, self.layout, self.timestamp_ns, self.meta_version)

@@ -69,6 +69,10 @@ class Seat(Place):
     def unmap(self, why: str) -> None:
         self.mapping.unmap(why)
 
+    def identity(self) -> tuple[int, int] | None:
+        stream = self.stream
+        return None if stream is None else (self.attachment.client_id, stream.layout.epoch)
+
     def refusal(self) -> str:
         return self.attachment.last_refusal or self.mapping.last_refusal
 

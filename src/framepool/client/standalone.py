@@ -45,6 +45,9 @@ class AnnouncedPlace(Place):
     def unmap(self, why: str) -> None:
         self.mapping.unmap(why)
 
+    def identity(self) -> tuple[int, int] | None:
+        return None if self.mapping.epoch is None else (0, self.mapping.epoch)
+
     def refusal(self) -> str:
         return self.mapping.last_refusal
 
@@ -112,6 +115,9 @@ class OwnedPlace(Place):
 
     def unmap(self, why: str) -> None:
         """A producer keeps what it owns; it closes it at the end."""
+
+    def identity(self) -> tuple[int, int] | None:
+        return None if self._regions is None else (self.producer_id, self._regions.layout.epoch)
 
     def refusal(self) -> str:
         return ""
