@@ -102,6 +102,17 @@ def test_frame_finds_the_metadata_of_its_version(pool: fp.Pool) -> None:
     assert source.stream_id == STREAM
 
 
+def test_large_metadata_arrives_whole(pool: fp.Pool) -> None:
+    camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
+    frame = first_frame(camera, eye)
+    flat_field = np.random.default_rng(7).integers(0, 2**16, (512, 512), np.uint16)
+    camera.send_blob(3, flat_field)
+    wait_until(lambda: pool.blobs.get(STREAM, frame.meta_version, 3))
+    blob = pool.blobs.get(STREAM, frame.meta_version, 3)
+    assert blob is not None
+    assert bytes(blob.data) == flat_field.tobytes()
+
+
 @pytest.mark.clause("W-8.2-20")
 def test_region_of_interest_is_metadata_and_not_header(pool: fp.Pool) -> None:
     camera = pool.producer(STREAM, metadata={"roi": [0, 64, 512, 128]})

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from framepool.agent import Runner, Sleeping
 from framepool.client.attach import AttachSettings
+from framepool.client.blobs import BlobReceiver
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.hello import SHARED, ConsumerWishes, Endpoint
@@ -35,6 +36,9 @@ from framepool.wire._generated.control_900 import (
     DataSourceMeta,
     FrameDescriptor,
     FrameProgress,
+    MetaBlobAnnounce,
+    MetaBlobChunk,
+    MetaBlobComplete,
     Mode,
 )
 from framepool.wire._generated.driver_901 import Role
@@ -64,6 +68,8 @@ class Pool:
             self._open = undo.pop_all()
         self.metadata = MetadataCache(self._clock)
         """What the sources of the streams that are consumed here say of themselves."""
+        self.blobs = BlobReceiver(self._clock)
+        """Large metadata of these sources, such as flat fields and masks."""
         self._hears_metadata = False
         self._granted_ids: set[int] = set()
         self._publication: Publication | None = None
@@ -248,6 +254,9 @@ class Pool:
             self._hears_metadata = True
             self._plane.listen("metadata", DataSourceAnnounce, self.metadata.on_announce)
             self._plane.listen("metadata", DataSourceMeta, self.metadata.on_meta)
+            self._plane.listen("metadata", MetaBlobAnnounce, self.blobs.on_announce)
+            self._plane.listen("metadata", MetaBlobChunk, self.blobs.on_chunk)
+            self._plane.listen("metadata", MetaBlobComplete, self.blobs.on_complete)
 
 
 class ConsumerStreams:

@@ -8,7 +8,7 @@ does not write into a stream that is somebody else's by now.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Buffer, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -21,6 +21,7 @@ from framepool.client.metadata import SourceMetadata
 from framepool.client.plane import Place
 from framepool.client.producer_duties import ProducerDuties
 from framepool.client.progress import ProgressReporter
+from framepool.client.trace import Trace, Traced
 from framepool.clock import Clock
 from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
@@ -68,6 +69,15 @@ class Producer:
             raise ValueError("a producer without a pool has no metadata")
         return self.duties.metadata
 
+    def send_blob(self, blob_type: int, data: Buffer) -> None:
+        """Sends a large piece of metadata, such as a flat field or a mask, for the present metadata version.
+
+        It goes out in chunks beside the frames; consumers that are there now find it in `Pool.blobs`.
+        """
+        if self.duties is None:
+            raise ValueError("a producer without a pool has no metadata")
+        self.duties.blobs.send(self.stream_id, self.metadata.version, blob_type, data)
+
     @property
     def current_seq(self) -> int:
         """Of the last frame claimed; 0 before there is one."""
@@ -96,17 +106,19 @@ class Producer:
         timestamp_ns: int | None = None,
         meta_version: int | None = None,
         trace_id: int | None = None,
+        parents: Iterable[Traced] = (),
     ) -> Slot:
         """The next slot, to be filled in a `with` block and committed at its end.
 
-        With `progress`, `slot.progress(rows=…)` tells consumers that asked for it how much is there already.
+        With `progress`, `slot.progress(rows=…)` tells consumers that asked for it how much is there already. `trace_id` and `parents` are
+        as in `publish`.
 
         Raises `NotAttached` without a lease and `NoPoolFits` for a frame that is larger than every pool; both are
         counted as drops.
         """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         layout = self._layout(dimensions, np.dtype(dtype), order, progress)
-        slot = self._claim(layout, timestamp_ns, meta_version, trace_id)
+        slot = self._claim(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
         if progress is not None:
             slot.progress()
         return slot
@@ -118,13 +130,18 @@ class Producer:
         timestamp_ns: int | None = None,
         meta_version: int | None = None,
         trace_id: int | None = None,
+        parents: Iterable[Traced] = (),
     ) -> int | None:
-        """Copies an array into the next slot and tells of it: its sequence number, or None if it was dropped."""
+        """Copies an array into the next slot and tells of it: its sequence number, or None if it was dropped.
+
+        A `trace_id` begins a trace. With `parents`, the frames that this one was made of, it gets a trace id of its
+        own, and one TraceLinkSet on the metadata stream names theirs; if none of them is traced, neither is this one.
+        """
         image = np.asarray(array)
         columns_first = image.flags.f_contiguous and not image.flags.c_contiguous
         layout = self._layout(image.shape, image.dtype, "F" if columns_first else "C")
         try:
-            slot = self._claim(layout, timestamp_ns, meta_version, trace_id)
+            slot = self._claim(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
             slot.array[...] = image
             slot.commit()
         except (NotAttached, NoPoolFits):
@@ -157,7 +174,7 @@ class Producer:
         duties = self.duties.statistics() if self.duties else {}
         return {"next_seq": self._next_seq, **self.counts, **self._place.statistics(), **duties}
 
-    def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace_id: int | None) -> Slot:
+    def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace) -> Slot:
         ring = self._writer()
         if ring is None or self._stream is None:
             self.counts["no lease"] += 1
@@ -172,7 +189,7 @@ class Producer:
         stamp = self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns
         if meta_version is None:
             meta_version = self.duties.metadata.version if self.duties else 0
-        return Slot(self, ring, seq, self._stream.layout.epoch, layout, stamp, meta_version, trace_id)
+        return Slot(self, ring, seq, self._stream.layout.epoch, layout, stamp, meta_version, trace)
 
     def _commit(self, slot: Slot) -> None:
         """The second look at the lease, then the commit and its descriptor."""
@@ -185,7 +202,9 @@ class Producer:
         self._tell(slot)
 
     def _tell(self, slot: Slot) -> None:
-        descriptor = FrameDescriptor(stream_id=self.stream_id, epoch=slot.epoch, seq=slot.seq, trace_id=slot.trace_id)
+        descriptor = FrameDescriptor(
+            stream_id=self.stream_id, epoch=slot.epoch, seq=slot.seq, trace_id=slot.trace.trace_id
+        )
         data = descriptor.encode()
         try:
             outcome = self._descriptors.offer(data)
@@ -197,6 +216,8 @@ class Producer:
             self.counts["descriptors lost"] += 1
         if self.duties and self.duties.own_streams:
             self.duties.tell(data)
+        if self.duties and (links := slot.trace.links(self.stream_id, slot.epoch, slot.seq)):
+            self.counts["trace links sent" if self.duties.link(links) else "trace links lost"] += 1
 
     def _writer(self) -> RingWriter | None:
         """The writer of the epoch that the lease allows now; a new epoch starts at sequence 0 (Wire 15.2)."""
@@ -247,14 +268,14 @@ class Slot:
         layout: Layout,
         timestamp_ns: int,
         meta_version: int,
-        trace_id: int | None,
+        trace: Trace,
     ) -> None:
         self.seq = seq
         self.epoch = epoch
         self.layout = layout
         self.timestamp_ns = timestamp_ns
         self.meta_version = meta_version
-        self.trace_id = trace_id
+        self.trace = trace
         self.array: npt.NDArray[Any] = ring.array(seq, layout)
         """The payload in shared memory, writable."""
         self._ring = ring

@@ -2,7 +2,7 @@
 
 Each is a pure object: it is turned by its owner, asks for the numbers when a report is due, and hears the reports
 of all on the shared stream, its own among them. From these a consumer notices that somebody else goes by its id
-(Wire 10.1.2), and a producer which of its consumers still live (Wire 10.1.3).
+(Wire 10.1.2); which consumers still live is the `registry`'s business.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from framepool.agent import Timers
 from framepool.clock import NANOS_PER_SECOND, Clock
-from framepool.wire._generated.control_900 import ConsumerHello, Mode, QosConsumer, QosProducer
+from framepool.wire._generated.control_900 import Mode, QosConsumer, QosProducer
 from framepool.wire.message import Message
 
 Publish = Callable[[Message], object]
@@ -168,92 +168,3 @@ class ConsumerQos:
             self.counts["lost"] += 1
         else:
             self.counts["sent"] += 1
-
-
-class Peer(msgspec.Struct):
-    """A consumer as its producer knows it."""
-
-    consumer_id: int
-    heard_ns: int
-    """When it last said anything, by our own monotonic clock."""
-    hello: ConsumerHello | None = None
-    report: QosConsumer | None = None
-
-
-class Peers:
-    """The consumers of one stream that live: hello or report, either will do (Wire 5, 10.1.3).
-
-    How often consumers speak is configuration; their silence may last `factor` times that, 3 to 5 by the
-    specification (`decisions.md` #28).
-    """
-
-    def __init__(
-        self,
-        stream_id: int,
-        *,
-        clock: Clock,
-        interval_ns: int = NANOS_PER_SECOND,
-        factor: float = 4.0,
-        limit: int = 1_024,
-    ) -> None:
-        if not 3 <= factor <= 5:
-            raise ValueError(f"a consumer is stale after 3 to 5 intervals (Wire 10.1.3), not after {factor}")
-        self.stream_id = stream_id
-        self.counts: Counter[str] = Counter()
-        self._clock = clock
-        self._window_ns = int(interval_ns * factor)
-        self._limit = limit
-        self._peers: dict[int, Peer] = {}
-
-    def on_hello(self, hello: ConsumerHello) -> Peer | None:
-        """The consumer that says hello; None when it is another stream's, or one too many."""
-        peer = self._heard(hello.stream_id, hello.consumer_id)
-        if peer is not None:
-            peer.hello = hello
-        return peer
-
-    def on_qos_consumer(self, report: QosConsumer) -> Peer | None:
-        """The consumer that reports; None when it is another stream's, or one too many."""
-        peer = self._heard(report.stream_id, report.consumer_id)
-        if peer is not None:
-            peer.report = report
-        return peer
-
-    def alive(self) -> list[Peer]:
-        """Those heard within the window, longest known first."""
-        return [peer for peer in self._peers.values() if not self._is_stale(peer)]
-
-    def take_stale(self) -> list[Peer]:
-        """Those not heard for longer than the window, told once: what was theirs is to be closed."""
-        stale = [peer for peer in self._peers.values() if self._is_stale(peer)]
-        for peer in stale:
-            del self._peers[peer.consumer_id]
-        self.counts["stale"] += len(stale)
-        return stale
-
-    def remove(self, consumer_id: int) -> Peer | None:
-        """Forgets a consumer that said goodbye."""
-        return self._peers.pop(consumer_id, None)
-
-    def __contains__(self, consumer_id: int) -> bool:
-        peer = self._peers.get(consumer_id)
-        return peer is not None and not self._is_stale(peer)
-
-    def statistics(self) -> dict[str, int]:
-        return {"alive": len(self.alive()), **self.counts}
-
-    def _heard(self, stream_id: int, consumer_id: int) -> Peer | None:
-        if stream_id != self.stream_id:
-            return None
-        now = self._clock.monotonic_ns()
-        peer = self._peers.get(consumer_id)
-        if peer is None:
-            if len(self._peers) >= self._limit:
-                self.counts["too many"] += 1
-                return None
-            peer = self._peers[consumer_id] = Peer(consumer_id, now)
-        peer.heard_ns = now
-        return peer
-
-    def _is_stale(self, peer: Peer) -> bool:
-        return self._clock.monotonic_ns() - peer.heard_ns > self._window_ns

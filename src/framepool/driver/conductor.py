@@ -149,7 +149,9 @@ class Conductor:
         )
         if not allowed:
             self.counts["shutdown REJECTED"] += 1
-            log.warning("a shutdown request with a wrong token was refused")
+            refused = self.counts["shutdown REJECTED"]
+            if refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood does not fill the log
+                log.warning("a shutdown request with a wrong token was refused, the %d. so far", refused)
             return
         log.info("shutting down by request: %s", request.error_message)
         self._end = (request.reason, request.error_message)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framepool.client.qos import ConsumerQos, ConsumerReading, Peers, ProducerQos, ProducerReading
+from framepool.client.qos import ConsumerQos, ConsumerReading, ProducerQos, ProducerReading
 from framepool.clock import NANOS_PER_SECOND, ManualClock
-from framepool.wire._generated.control_900 import Bool, ConsumerHello, Mode, QosConsumer, QosProducer
+from framepool.wire._generated.control_900 import Mode, QosConsumer, QosProducer
 from framepool.wire.message import Message
 
 STREAM = 10_000
@@ -67,20 +65,6 @@ def report(consumer_id: int = 7, stream_id: int = STREAM) -> QosConsumer:
         drops_gap=0,
         drops_late=0,
         mode=Mode.STREAM,
-    )
-
-
-def hello(consumer_id: int = 7, stream_id: int = STREAM) -> ConsumerHello:
-    return ConsumerHello(
-        stream_id=stream_id,
-        consumer_id=consumer_id,
-        supports_shm=Bool.TRUE,
-        supports_progress=Bool.FALSE,
-        mode=Mode.STREAM,
-        max_rate_hz=0,
-        expected_layout_version=1,
-        descriptor_stream_id=0,
-        control_stream_id=0,
     )
 
 
@@ -301,72 +285,3 @@ def test_any_foreign_report_is_noticed_in_any_interleaving(
 
 
 # Who lives
-
-
-@pytest.mark.clause("W-5-06")
-@pytest.mark.parametrize("speak", ["hello", "report"])
-def test_either_sign_keeps_a_consumer_alive_and_silence_ends_it(clock: ManualClock, speak: str) -> None:
-    peers = Peers(STREAM, clock=clock)
-    for _ in range(10):
-        _ = peers.on_hello(hello()) if speak == "hello" else peers.on_qos_consumer(report())
-        clock.advance(3 * SECOND - 1)
-        assert 7 in peers
-        assert peers.take_stale() == []
-    clock.advance(2 * SECOND + 2)
-    assert 7 not in peers
-    assert peers.alive() == []
-    assert [peer.consumer_id for peer in peers.take_stale()] == [7]
-    assert peers.take_stale() == []
-
-
-@pytest.mark.parametrize("factor", [3.0, 4.0, 5.0])
-def test_the_window_is_a_multiple_of_the_interval(clock: ManualClock, factor: float) -> None:
-    peers = Peers(STREAM, clock=clock, interval_ns=100, factor=factor)
-    peers.on_hello(hello())
-    clock.advance(int(100 * factor))
-    assert 7 in peers
-    clock.advance(1)
-    assert 7 not in peers
-
-
-@pytest.mark.parametrize("factor", [2.9, 5.1])
-def test_a_window_outside_of_the_specification_is_refused(clock: ManualClock, factor: float) -> None:
-    with pytest.raises(ValueError, match="3 to 5"):
-        Peers(STREAM, clock=clock, factor=factor)
-
-
-def test_a_peer_has_its_last_hello_and_report(clock: ManualClock) -> None:
-    peers = Peers(STREAM, clock=clock)
-    peers.on_hello(hello())
-    peer = peers.on_qos_consumer(report())
-    assert peer is not None
-    assert (peer.hello, peer.report) == (hello(), report())
-    assert peers.alive() == [peer]
-
-
-def test_consumers_of_other_streams_are_not_ours(clock: ManualClock) -> None:
-    peers = Peers(STREAM, clock=clock)
-    assert peers.on_hello(hello(stream_id=STREAM + 1)) is None
-    assert peers.on_qos_consumer(report(stream_id=STREAM + 1)) is None
-    assert peers.alive() == []
-
-
-def test_a_consumer_that_leaves_is_forgotten_and_not_stale_later(clock: ManualClock) -> None:
-    peers = Peers(STREAM, clock=clock)
-    peers.on_hello(hello())
-    assert peers.remove(7) is not None
-    assert peers.remove(7) is None
-    clock.advance(10 * SECOND)
-    assert peers.take_stale() == []
-
-
-def test_a_flood_of_ids_takes_no_more_than_its_bound(clock: ManualClock) -> None:
-    peers = Peers(STREAM, clock=clock, limit=10)
-    for consumer_id in range(1_000):
-        peers.on_qos_consumer(report(consumer_id))
-    assert peers.statistics() == {"alive": 10, "too many": 990}
-    assert peers.on_qos_consumer(report(3)) is not None
-    assert [a.consumer_id < b.consumer_id for a, b in pairwise(peers.alive())] == [True] * 9
-    clock.advance(5 * SECOND)
-    peers.take_stale()
-    assert peers.on_qos_consumer(report(999)) is not None
