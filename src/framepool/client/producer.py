@@ -110,8 +110,8 @@ class Producer:
     ) -> Slot:
         """The next slot, to be filled in a `with` block and committed at its end.
 
-        With `progress`, `slot.progress(rows=…)` tells consumers that asked for it how much is there already. `trace_id` and `parents` are
-        as in `publish`.
+        With `progress`, `slot.progress(rows=…)` tells consumers that asked for it how much is there already.
+        `trace_id` and `parents` are as in `publish`.
 
         Raises `NotAttached` without a lease and `NoPoolFits` for a frame that is larger than every pool; both are
         counted as drops.

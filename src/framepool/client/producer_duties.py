@@ -21,6 +21,7 @@ from framepool.config import Config
 from framepool.errors import MediaDriverLost, TransportError
 from framepool.transport.aeron import Client, Pending, Publication
 from framepool.wire._generated.control_900 import ConsumerHello, FrameProgress, QosConsumer
+from framepool.wire._generated.trace_904 import TraceLinkSet
 
 
 class OwnStreams:
@@ -136,6 +137,10 @@ class ProducerDuties:
         with self._plane.lock():
             for endpoint in self.registry.descriptor_targets():
                 self.own_streams.offer(endpoint, descriptor)
+
+    def link(self, links: TraceLinkSet) -> bool:
+        """Tells what a frame was made of; False when nobody listens or Aeron did not take it."""
+        return self._plane.say("metadata", links)
 
     def statistics(self) -> dict[str, object]:
         return {
