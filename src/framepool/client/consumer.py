@@ -21,7 +21,7 @@ from framepool.client.frame import Frame
 from framepool.client.hello import Endpoint
 from framepool.client.histogram import LatencyMeter
 from framepool.client.listener import Listener
-from framepool.client.mapping import ring_parts
+from framepool.client.mapping import MappingState, ring_parts
 from framepool.client.partial import Partial, PartialSlots
 from framepool.client.plane import Place
 from framepool.client.qos import ConsumerReading
@@ -80,6 +80,13 @@ class Consumer:
         self._next_seq: int | None = None
         self._ready: deque[Frame] = deque()
 
+    @property
+    def state(self) -> MappingState:
+        """Whether frames come from shared memory, are to come from elsewhere, or cannot come at all (Wire 15.12)."""
+        if self._told_to_leave():
+            return MappingState.FALLBACK
+        return MappingState.UNMAPPED if self._place.stream is None else MappingState.MAPPED
+
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
         self._follow_assignment()
@@ -108,7 +115,8 @@ class Consumer:
         """The newest frame, passing over older ones; None when nothing comes within `timeout` seconds."""
         frame = self._next_within(timeout)
         while frame is not None:
-            newer = [*self._ready, *self.poll()]
+            self._ready.extend(self.poll())
+            newer = list(self._ready)
             self._ready.clear()
             if not newer:
                 break
@@ -185,9 +193,9 @@ class Consumer:
 
     async def __anext__(self) -> Frame:
         while not self.closed:
-            self._ready.extend(self.poll())
-            if self._ready:
-                return self._ready.popleft()
+            frame = self._at_hand()
+            if frame is not None:
+                return frame
             await self._readable()
         raise StopAsyncIteration
 
@@ -218,16 +226,22 @@ class Consumer:
         """The next frame; None after `timeout` seconds or once closed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.closed:
-            if self._ready:
-                return self._ready.popleft()
-            self._ready.extend(self.poll())
-            if self._ready:
-                continue
+            frame = self._at_hand()
+            if frame is not None:
+                return frame
             left = PATIENCE if deadline is None else min(PATIENCE, deadline - time.monotonic())
             if left <= 0:
                 return None
             self.wait(left)
         return None
+
+    def _at_hand(self) -> Frame | None:
+        """The next frame, without waiting; none of an epoch that is over (Wire 15.2)."""
+        if self._ready:
+            self._reader()
+        if not self._ready:
+            self._ready.extend(self.poll())
+        return self._ready.popleft() if self._ready else None
 
     async def _readable(self) -> None:
         """Waits in the event loop until the drain has something, looking up now and then all the same."""
@@ -294,7 +308,7 @@ class Consumer:
 
     def _reader(self) -> RingReader | None:
         """The reader of the epoch that is mapped now; sequences start anew with it (Wire 15.2)."""
-        stream = self._place.stream
+        stream = None if self._told_to_leave() else self._place.stream
         if stream is not self._stream:
             self._leave()
             self._stream = stream
@@ -304,6 +318,10 @@ class Consumer:
                 if self.duties is not None:
                     self.duties.follow(PartialSlots(self._ring, *parts), stream.layout.epoch)
         return self._ring
+
+    def _told_to_leave(self) -> bool:
+        """Whether this consumer was told to take payloads from elsewhere than shared memory (Wire 10.1.3)."""
+        return self.duties is not None and self.duties.assignment.fallback is not None
 
     def _follow_assignment(self) -> None:
         """Moves to the streams, and keeps to the rate, that this consumer was assigned (Wire 10.1.3)."""
@@ -317,7 +335,10 @@ class Consumer:
             self._listener = Listener(self._descriptors.subscription, self._descriptors)
 
     def _leave(self) -> None:
-        """Lets go of an epoch; its frames are not valid any more."""
+        """Lets go of an epoch; its frames are not valid any more, and those in flight are dropped with it."""
+        self.counts["received"] -= len(self._ready)
+        self.counts["other epoch"] += len(self._ready)
+        self._ready.clear()
         ring, self._ring = self._ring, None
         self._stream = None
         self._next_seq = None

@@ -38,6 +38,8 @@ class MappingState(enum.Enum):
 
     UNMAPPED = "unmapped"
     MAPPED = "mapped"
+    FALLBACK = "fallback"
+    """Told to leave shared memory alone: of a consumer, never of a mapping."""
 
 
 class Mapping:

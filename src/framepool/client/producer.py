@@ -43,7 +43,13 @@ class Producer:
     """
 
     def __init__(
-        self, place: Place, descriptors: Publication, clock: Clock, *, on_close: Callable[[], None] | None = None
+        self,
+        place: Place,
+        descriptors: Publication,
+        clock: Clock,
+        *,
+        publish_timestamps: bool = False,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self.duties: ProducerDuties | None = None
         """Its part in the control plane, which the pool gives it."""
@@ -53,6 +59,7 @@ class Producer:
         self._place = place
         self._descriptors = descriptors
         self._clock = clock
+        self._publish_timestamps = publish_timestamps
         self._on_close = on_close
         self._stream: MappedStream | None = None
         self._ring: RingWriter | None = None
@@ -203,7 +210,11 @@ class Producer:
 
     def _tell(self, slot: Slot) -> None:
         descriptor = FrameDescriptor(
-            stream_id=self.stream_id, epoch=slot.epoch, seq=slot.seq, trace_id=slot.trace.trace_id
+            stream_id=self.stream_id,
+            epoch=slot.epoch,
+            seq=slot.seq,
+            timestamp_ns=self._clock.timestamp_ns() if self._publish_timestamps else None,
+            trace_id=slot.trace.trace_id,
         )
         data = descriptor.encode()
         try:
