@@ -3,7 +3,8 @@
 A pure state machine: messages come in as calls, messages go out through a callable, time is the clock's. It never
 gives up by itself: whatever ends a lease, it asks again with growing pauses until its owner detaches. What a lease
 allows (mapping files, writing slots) is asked of `valid()` each time, because keepalives get no answer and a driver
-can die without a word (Driver 4.12).
+can die without a word (Driver 4.12). Keepalives leave with `do_work`, or by themselves through a `Beat`: then a program
+that keeps the interpreter to itself for a while keeps its lease as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -40,6 +41,22 @@ log = logging.getLogger(__name__)
 
 Send = Callable[[Message], bool]
 """Puts a message on the control stream; False when Aeron did not take it."""
+
+
+class Beat(Protocol):
+    """Keepalives that leave by themselves at their period, until they were kept from it for too long."""
+
+    @property
+    def last_sent_ns(self) -> int:
+        """When the last one was taken; 0 before the first."""
+
+    def close(self) -> None:
+        """No more of them."""
+
+
+StartBeat = Callable[[ShmLeaseKeepalive, int, int], Beat]
+"""Begins to send a keepalive each period (ns), and gives up for good after so long (ns) without one sent: by then the
+lease is lost, and to go on would be to claim that it is not. 0 never gives up."""
 
 REQUIRED_WHEN_OK = (
     "lease_id",
@@ -102,6 +119,7 @@ class Attachment:
         create: bool = False,
         require_hugepages: bool = False,
         settings: AttachSettings | None = None,
+        start_beat: StartBeat | None = None,
     ) -> None:
         self.stream_id = stream_id
         self.role = role
@@ -120,7 +138,9 @@ class Attachment:
         self._due_ns = 0
         self._pause_ns = self._settings.retry_min_ns
         self._keepalive_due_ns = 0
-        self._lease_deadline_ns: int | None = None
+        self._start_beat = start_beat
+        self._beat: Beat | None = None
+        self._last_sign_ns = 0
         self._driver_deadline_ns = 0
 
     # What the owner asks
@@ -132,14 +152,15 @@ class Attachment:
 
     def valid(self) -> bool:
         """Whether the lease holds right now: to be asked before a claim and again before a commit."""
-        if self.state is not AttachState.ATTACHED:
+        grant = self.grant  # once: another thread may turn us meanwhile
+        if grant is None:
             return False
-        now = self._clock.monotonic_ns()
-        return now < self._driver_deadline_ns and (self._lease_deadline_ns is None or now < self._lease_deadline_ns)
+        return grant.lifetime_ns is None or self._clock.monotonic_ns() < self._sign_of_life_ns() + grant.lifetime_ns
 
     def detach(self) -> None:
         """Gives the lease back, as far as the driver can be told, and stays detached."""
         grant, self.grant = self.grant, None
+        self._end_beat()
         self.state = AttachState.DETACHED
         self._correlation_id = None
         self._asked.clear()
@@ -163,9 +184,15 @@ class Attachment:
             return self._request(now)
         if self.state is not AttachState.ATTACHED:
             return 0
-        if not self.valid():
-            self._lost("no sign of the driver" if now >= self._driver_deadline_ns else "the lease ran out")
+        if now >= self._driver_deadline_ns:
+            self._lost("no sign of the driver")
             return 1
+        if not self.valid():
+            self._lost("the lease ran out")
+            return 1
+        if self._beat is not None:
+            self._keepalive_due_ns = self._sign_of_life_ns() + self._interval_ns()
+            return self._give_up_late_keepalives(now)
         if now >= self._keepalive_due_ns:
             return self._keepalive(now)
         return 0
@@ -206,6 +233,8 @@ class Attachment:
         self._pause_ns = self._settings.retry_min_ns
         self._driver_deadline_ns = now + self._settings.driver_timeout_ns
         self._extend(now)
+        if self._start_beat is not None:
+            self._beat = self._start_beat(self._keepalive_message(grant), self._interval_ns(), grant.lifetime_ns or 0)
 
     def on_announce(self, announce: ShmPoolAnnounce) -> None:
         """A sign of life of the driver for this stream; of another one, if a producer's epoch is not the current one
@@ -266,27 +295,45 @@ class Attachment:
 
     def _keepalive(self, now: int) -> int:
         assert self.grant is not None
-        sent = self._send(
-            ShmLeaseKeepalive(
-                lease_id=self.grant.lease_id,
-                stream_id=self.stream_id,
-                client_id=self.client_id,
-                role=self.role,
-                client_timestamp_ns=self._clock.timestamp_ns(),
-            )
-        )
-        if sent:
+        if self._send(self._keepalive_message(self.grant)):
             self._extend(now)
-        elif now - self._keepalive_due_ns >= self._settings.keepalive_ns // 2:
-            self._lost("keepalives could not be sent")
+            return 1
+        return self._give_up_late_keepalives(now)
+
+    def _keepalive_message(self, grant: Grant) -> ShmLeaseKeepalive:
+        return ShmLeaseKeepalive(
+            lease_id=grant.lease_id,
+            stream_id=self.stream_id,
+            client_id=self.client_id,
+            role=self.role,
+            client_timestamp_ns=self._clock.timestamp_ns(),
+        )
+
+    def _give_up_late_keepalives(self, now: int) -> int:
+        """A full log may drain again at once; half an interval without luck is a failure (Driver 4.4)."""
+        if now - self._keepalive_due_ns < self._settings.keepalive_ns // 2:
+            return 0
+        self._lost("keepalives could not be sent")
         return 1
 
     def _extend(self, now: int) -> None:
-        assert self.grant is not None
-        lifetime = self.grant.lifetime_ns
-        interval = self._settings.keepalive_ns if lifetime is None else min(self._settings.keepalive_ns, lifetime // 3)
-        self._keepalive_due_ns = now + interval
-        self._lease_deadline_ns = None if lifetime is None else now + lifetime
+        self._last_sign_ns = now
+        self._keepalive_due_ns = now + self._interval_ns()
+
+    def _interval_ns(self) -> int:
+        """Between keepalives: as configured, and at least three in a lifetime (`decisions.md` #42)."""
+        lifetime = None if self.grant is None else self.grant.lifetime_ns
+        return self._settings.keepalive_ns if lifetime is None else min(self._settings.keepalive_ns, lifetime // 3)
+
+    def _sign_of_life_ns(self) -> int:
+        """When the driver last heard of us, as far as we can know."""
+        beat = self._beat
+        return self._last_sign_ns if beat is None else max(self._last_sign_ns, beat.last_sent_ns)
+
+    def _end_beat(self) -> None:
+        beat, self._beat = self._beat, None
+        if beat is not None:
+            beat.close()
 
     def _read_grant(self, response: ShmAttachResponse, now: int) -> Grant:
         missing = [name for name in REQUIRED_WHEN_OK if getattr(response, name) is None]
@@ -303,6 +350,7 @@ class Attachment:
         log.info("stream %d: lease lost: %s", self.stream_id, why)
         self.counts["lost"] += 1
         self.grant = None
+        self._end_beat()
         self._attach_again(0)
 
     def _attach_again(self, pause_ns: int) -> None:

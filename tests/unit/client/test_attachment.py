@@ -275,8 +275,8 @@ def test_silent_driver_is_noticed_within_the_expiry_time(client: Attachment, wir
         client.do_work()
         assert client.valid()
     clock.advance(NANOS_PER_SECOND // 10)
-    assert not client.valid(), "true before the duty cycle notices: a claim asks for itself"
     client.do_work()
+    assert not client.valid()
     assert client.state is AttachState.ATTACHING
     assert client.counts["lost"] == 1
 
@@ -287,6 +287,74 @@ def test_client_that_was_stopped_past_its_lease_knows_it_before_it_writes(
     attach(client, wire, clock)
     clock.advance(5 * NANOS_PER_SECOND)
     assert not client.valid()
+
+
+class FakeBeat:
+    """Keepalives that leave, or do not, as the test says."""
+
+    def __init__(self, message: ShmLeaseKeepalive, period_ns: int, give_up_ns: int) -> None:
+        self.message, self.period_ns, self.give_up_ns = message, period_ns, give_up_ns
+        self.last_sent_ns = 0
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def beats() -> list[FakeBeat]:
+    return []
+
+
+@pytest.fixture
+def beating(clock: ManualClock, wire: Wire, beats: list[FakeBeat]) -> Attachment:
+    def start(message: ShmLeaseKeepalive, period_ns: int, give_up_ns: int) -> FakeBeat:
+        beats.append(FakeBeat(message, period_ns, give_up_ns))
+        return beats[-1]
+
+    return Attachment(STREAM, Role.PRODUCER, send=wire.send, clock=clock, client_id=77, create=True, start_beat=start)
+
+
+def test_beat_keeps_the_lease_of_a_program_that_does_nothing_else(
+    beating: Attachment, wire: Wire, clock: ManualClock, beats: list[FakeBeat]
+) -> None:
+    attach(beating, wire, clock, lease_id=5)
+    (beat,) = beats
+    assert (beat.message.lease_id, beat.period_ns, beat.give_up_ns) == (5, NANOS_PER_SECOND, 3 * NANOS_PER_SECOND)
+    for _ in range(20):
+        clock.advance(NANOS_PER_SECOND)
+        beat.last_sent_ns = clock.monotonic_ns()
+        assert beating.valid(), "without a duty cycle in between"
+    beating.on_announce(announce(clock))
+    beating.do_work()
+    assert beating.valid()
+    assert wire.take(ShmLeaseKeepalive) == []
+
+
+def test_beat_that_stopped_ends_the_lease_before_the_next_write(
+    beating: Attachment, wire: Wire, clock: ManualClock, beats: list[FakeBeat]
+) -> None:
+    attach(beating, wire, clock)
+    clock.advance(3 * NANOS_PER_SECOND)
+    assert not beating.valid()
+
+
+def test_beat_that_is_late_is_a_failed_keepalive(
+    beating: Attachment, wire: Wire, clock: ManualClock, beats: list[FakeBeat]
+) -> None:
+    attach(beating, wire, clock)
+    clock.advance(NANOS_PER_SECOND + NANOS_PER_SECOND // 2)
+    beating.do_work()
+    assert beating.state is AttachState.ATTACHING
+    assert beats[0].closed
+    attach(beating, wire, clock, lease_id=6)
+    assert beats[1].message.lease_id == 6
+
+
+def test_beat_ends_with_the_lease(beating: Attachment, wire: Wire, clock: ManualClock, beats: list[FakeBeat]) -> None:
+    attach(beating, wire, clock)
+    beating.detach()
+    assert beats[0].closed
 
 
 def test_refused_attach_is_tried_again_with_growing_pauses(client: Attachment, wire: Wire, clock: ManualClock) -> None:
