@@ -15,18 +15,6 @@ cdef class Client:
     bind them again, `close` ends it for good.
     """
 
-    cdef aeron_context_t *context
-    cdef aeron_t *c
-    cdef fp_report_t *report
-    cdef fp_heart_t *heart
-    cdef unsigned int forks
-    cdef PyObject *first
-    cdef bint opening
-    cdef readonly bint closed
-    cdef public bint rejoining
-    cdef readonly str directory
-    cdef str lost_text
-
     def __cinit__(self, *args, **kwargs):
         self.forks = fp_forks()
         self.directory = ""
@@ -143,7 +131,7 @@ cdef class Client:
                 context_close(context)
             PyMem_RawFree(report)
 
-    cdef inline bint alive(self) noexcept:
+    cdef bint alive(self) noexcept:
         return self.report != NULL and fp_report_lost(self.report) == 0 and self.forks == fp_forks()
 
     cdef int check_owner(self) except -1:
@@ -214,16 +202,6 @@ cdef class Client:
 @cython.no_gc_clear
 cdef class Child:
     """What a client can hold. `pending` and `resource` are C objects of the client: one, the other or neither."""
-
-    cdef readonly Client client
-    cdef aeron_async_add_publication_t *pending
-    cdef void *resource
-    cdef PyObject *next
-    cdef PyObject *previous
-    cdef readonly bint closed
-    cdef readonly str channel
-    cdef readonly int32_t stream_id
-    cdef bytes uri
 
     def __cinit__(self, Client client not None, *args, **kwargs):
         self.client = client
@@ -329,7 +307,7 @@ cdef class Child:
             raise TransportClosed(f"{self.describe()} was closed")
         return 0
 
-    cdef inline bint usable(self) noexcept:
+    cdef bint usable(self) noexcept:
         return self.resource != NULL and self.client.alive()
 
     cdef int refuse(self) except -1:

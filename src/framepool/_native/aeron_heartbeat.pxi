@@ -12,12 +12,6 @@ cdef class Heartbeat:
     given the publication its new life. It ends with `close`, or when it is dropped, or with its publication.
     """
 
-    cdef fp_beat_t *c
-    cdef readonly Publication publication
-    cdef readonly bint closed
-    cdef readonly int64_t period_ns
-    cdef readonly object stamp_offset
-
     def __cinit__(self, Publication publication not None, bytes message not None, int64_t period_ns, stamp_offset=None):
         cdef Client client = publication.client
         cdef int error
@@ -77,10 +71,13 @@ cdef class Heartbeat:
         if self.publication.client.forks == fp_forks():
             self.leave()
 
+    cdef int64_t last_sent(self) noexcept:
+        return fp_beat_last_sent_ns(self.c)
+
     @property
     def last_sent_ns(self):
         """CLOCK_MONOTONIC just before the last offer that Aeron took; 0 before the first."""
-        return fp_beat_last_sent_ns(self.c)
+        return self.last_sent()
 
     @property
     def sent(self):

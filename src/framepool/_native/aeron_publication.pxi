@@ -1,24 +1,12 @@
 # Publications and claims.
 
 cdef enum:
-    NOT_CONNECTED = -1
-    BACK_PRESSURED = -2
-    ADMIN_ACTION = -3
-    CLOSED = -4
-    MAX_POSITION_EXCEEDED = -5
-    ERROR = -6
     ADMIN_RETRIES = 64
 
 
 @cython.no_gc_clear
 cdef class AnyPublication(Child):
     """What the two kinds of publication have in common."""
-
-    cdef bint exclusive
-    cdef aeron_publication_constants_t constants
-    cdef PyObject *claims
-    cdef uint64_t sent
-    cdef uint64_t outcomes[6]  # by -Outcome
 
     def __init__(self, Client client, str channel not None, int32_t stream_id):
         self.channel = channel
@@ -87,7 +75,7 @@ cdef class AnyPublication(Child):
             self.note(position, "message", self.constants.max_message_length)
         return position
 
-    cdef inline int64_t send(self, const uint8_t *data, size_t length) noexcept:
+    cdef int64_t send(self, const uint8_t *data, size_t length) noexcept:
         cdef int64_t position = ADMIN_ACTION
         cdef int tries = ADMIN_RETRIES
         while position == ADMIN_ACTION and tries:
@@ -97,6 +85,22 @@ cdef class AnyPublication(Child):
                     <aeron_exclusive_publication_t *>self.resource, data, length, NULL, NULL)
             else:
                 position = publication_offer(<aeron_publication_t *>self.resource, data, length, NULL, NULL)
+        return position
+
+    cdef int check_sender(self) except -1:
+        """Raises where the caller is wrong to send at all; a lost media driver is nobody's fault."""
+        self.client.check_owner()
+        return self.check_open()
+
+    cdef int64_t tell(self, const uint8_t *data, size_t length) noexcept:
+        """`offer` for those who go on whatever becomes of the message: CLOSED where the media driver is lost."""
+        cdef int64_t position = self.send(data, length) if self.usable() else CLOSED
+        if position >= 0:
+            self.sent += 1
+        elif position > ERROR:
+            self.outcomes[-position] += 1
+        else:
+            err_clear()
         return position
 
     cdef int note(self, int64_t outcome, str what, size_t most) except -1:

@@ -12,12 +12,6 @@ cdef extern from "Python.h":
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t length)
     void PyErr_Clear()
 
-cdef struct batch_t:
-    PyObject **items
-    size_t count
-    size_t capacity
-    size_t failed
-
 
 cdef void collect(void *clientd, const uint8_t *buffer, size_t length) noexcept:
     """Called within a C poll: makes bytes, which runs no Python code, and nothing else."""
@@ -45,13 +39,6 @@ cdef void uncollect(void *clientd) noexcept:
 @cython.no_gc_clear
 cdef class Subscription(Child):
     """Receives messages whole, whatever number of fragments they came in."""
-
-    cdef fp_receiver_t receiver
-    cdef batch_t batch
-    cdef list left
-    cdef Py_ssize_t left_at
-    cdef fp_drain_t *drained
-    cdef PyObject *drainer  # the Drain that owns `drained`; it holds us, not we it
 
     def __cinit__(self, *args, **kwargs):
         self.receiver.deliver = <fp_deliver_t><void *>collect  # called by our own polls, with the lock held
@@ -293,10 +280,6 @@ cdef class Drain:
     newer, and counted.
     """
 
-    cdef fp_drain_t *c
-    cdef readonly Subscription subscription
-    cdef readonly bint closed
-
     def __dealloc__(self):
         if self.subscription is not None and self.subscription.client.forks == fp_forks():
             self.close()
@@ -357,6 +340,28 @@ cdef class Drain:
             PyErr_Clear()
             raise MemoryError
         return result
+
+    cdef Py_ssize_t take_records(self, uint8_t *records, size_t most, Py_ssize_t limit) except -1:
+        """`take` without an object for each message: up to `limit` records of a length, in 8 bytes, and the first
+        `most` bytes of the message. Returns how many; a loss is told by `check`, once nothing comes any more."""
+        cdef Py_ssize_t done = 0
+        cdef uint64_t length
+        cdef uint8_t *slot
+        cdef uint8_t *record = records
+        if self.closed or self.subscription.client.forks != fp_forks():
+            self.check()
+        fp_drain_lock(self.c)
+        while done < limit and self.c.head != self.c.tail:
+            slot = self.c.slots + (self.c.tail % self.c.capacity) * self.c.slot_size
+            memcpy(&length, slot, sizeof(length))
+            memcpy(record, slot, sizeof(length) + (length if length < most else most))
+            record += sizeof(length) + most
+            self.c.tail += 1
+            done += 1
+        if done and self.c.head == self.c.tail:
+            fp_drain_quiet(self.c)
+        fp_drain_unlock(self.c)
+        return done
 
     def wait(self, timeout=None):
         """Waits without the interpreter's lock until there is something to take: True, or False after `timeout`

@@ -103,6 +103,7 @@ cdef class RingWriter(Ring):
                           uint64_t timestamp_ns, uint32_t meta_version) noexcept nogil
     cdef void finish(self, Claim *claim) noexcept nogil
     cdef Claim *claimable(self, seq, nbytes) except NULL
+    cdef Claim *claim_slot(self, uint64_t seq, uint64_t nbytes) except NULL
     cdef Claim *claimed(self, uint64_t seq) except NULL
     cdef Claim *committable(self, uint64_t seq, Layout layout) except NULL
     cdef unsigned char *payload_of(self, const Claim *claim) noexcept nogil
@@ -110,5 +111,6 @@ cdef class RingWriter(Ring):
 cdef class RingReader(Ring):
     cdef Layout last
     cdef int check_header(self, uint64_t seq, unsigned char *copy, Slot *out) noexcept nogil
+    cdef CheckedSlot check_slot(self, uint64_t seq, int *reason)
     cdef bint unchanged(self, uint64_t seq) noexcept nogil
     cdef const unsigned char *payload_of(self, CheckedSlot checked) except NULL

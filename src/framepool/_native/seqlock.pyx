@@ -596,6 +596,15 @@ cdef class RingWriter(Ring):
         self.begin(seq, nbytes, pool)
         return claim
 
+    cdef Claim *claim_slot(self, uint64_t seq, uint64_t nbytes) except NULL:
+        """`claimable` for a caller in C; what it refuses is refused there, with words."""
+        cdef Claim *claim = &self.claims[<uint32_t>seq & self.mask]
+        cdef int32_t pool = self.fit(nbytes)
+        if self.closed or pool < 0 or seq < self.floor or seq >> 63 or claim.open:
+            return self.claimable(seq, nbytes)
+        self.begin(seq, <uint32_t>nbytes, pool)
+        return claim
+
     cdef Claim *claimed(self, uint64_t seq) except NULL:
         cdef Claim *claim = &self.claims[<uint32_t>seq & self.mask]
         self.open_()
@@ -733,23 +742,35 @@ cdef class RingReader(Ring):
 
         What the slot leads to is proven only by `still`, or by `copy`.
         """
+        cdef int reason = ACCEPTED
+        checked = self.check_slot(seq, &reason)
+        return REASON[reason] if reason else checked
+
+    cdef CheckedSlot check_slot(self, uint64_t seq, int *reason):
+        """The checked slot, or None and the number of the broken rule: no object is made for a drop."""
         cdef unsigned char copy[FP_HEADER_SLOT_BYTES]
-        cdef CheckedSlot checked = CheckedSlot.__new__(CheckedSlot)
+        cdef Slot slot
+        cdef Tensor tensor
+        cdef CheckedSlot checked
         cdef Layout layout = self.last
         self.open_()
-        cdef int reason = self.check_header(seq, copy, &checked.slot)
-        if reason:
-            return REASON[reason]
+        reason[0] = self.check_header(seq, copy, &slot)
+        if reason[0]:
+            return None
         # A steady camera sends the same 192 bytes for ever: they are parsed once.
         if layout is None or memcmp(layout.raw, copy + FP_TENSOR_HEADER_OFFSET, FP_TENSOR_HEADER_BYTES):
+            reason[0] = parse_tensor(copy + FP_TENSOR_HEADER_OFFSET, &tensor)
+            if reason[0]:
+                return None
             layout = Layout.__new__(Layout)
             memcpy(layout.raw, copy + FP_TENSOR_HEADER_OFFSET, FP_TENSOR_HEADER_BYTES)
-            reason = parse_tensor(layout.raw, &layout.tensor)
-            if reason:
-                return REASON[reason]
+            layout.tensor = tensor
             self.last = layout
-        if layout.tensor.extent > checked.slot.values_len_bytes:
-            return REASON[EXTENT]
+        if layout.tensor.extent > slot.values_len_bytes:
+            reason[0] = EXTENT
+            return None
+        checked = CheckedSlot.__new__(CheckedSlot)
+        checked.slot = slot
         checked.layout = layout
         return checked
 

@@ -1,0 +1,117 @@
+"""What other compiled modules may use of a client's objects without passing through Python.
+
+The table of functions and the count of forks live in the compiled `aeron` alone: others go through these methods.
+"""
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from framepool._native.aeron_api cimport (
+    aeron_async_add_publication_t,
+    aeron_context_t,
+    aeron_publication_constants_t,
+    aeron_t,
+    fp_beat_t,
+    fp_drain_t,
+    fp_heart_t,
+    fp_receiver_t,
+    fp_report_t,
+)
+
+cdef enum:
+    # The numbers of `framepool.transport.aeron.Outcome`, and ERROR, which becomes an exception.
+    NOT_CONNECTED = -1
+    BACK_PRESSURED = -2
+    ADMIN_ACTION = -3
+    CLOSED = -4
+    MAX_POSITION_EXCEEDED = -5
+    ERROR = -6
+
+cdef struct batch_t:
+    PyObject **items
+    size_t count
+    size_t capacity
+    size_t failed
+
+cdef class Client:
+    cdef aeron_context_t *context
+    cdef aeron_t *c
+    cdef fp_report_t *report
+    cdef fp_heart_t *heart
+    cdef unsigned int forks
+    cdef PyObject *first
+    cdef bint opening
+    cdef readonly bint closed
+    cdef public bint rejoining
+    cdef readonly str directory
+    cdef str lost_text
+    cdef void free(self) noexcept
+    cdef bint alive(self) noexcept
+    cdef int check_owner(self) except -1
+    cdef int check(self) except -1
+    cdef str describe_loss(self)
+
+cdef class Child:
+    cdef readonly Client client
+    cdef aeron_async_add_publication_t *pending
+    cdef void *resource
+    cdef PyObject *next
+    cdef PyObject *previous
+    cdef readonly bint closed
+    cdef readonly str channel
+    cdef readonly int32_t stream_id
+    cdef bytes uri
+    cdef int add_c(self, aeron_async_add_publication_t **pending) except -2
+    cdef int poll_c(self) noexcept
+    cdef void cancel_c(self) noexcept
+    cdef void close_c(self) noexcept
+    cdef int bind(self) except -1
+    cdef void unbind(self) noexcept
+    cdef void release(self) noexcept
+    cdef int check_open(self) except -1
+    cdef bint usable(self) noexcept
+    cdef int refuse(self) except -1
+
+cdef class AnyPublication(Child):
+    cdef bint exclusive
+    cdef aeron_publication_constants_t constants
+    cdef PyObject *claims
+    cdef uint64_t sent
+    cdef uint64_t outcomes[6]  # by -Outcome
+    cdef int64_t send(self, const uint8_t *data, size_t length) noexcept
+    cdef int note(self, int64_t outcome, str what, size_t most) except -1
+    cdef int check_sender(self) except -1
+    cdef int64_t tell(self, const uint8_t *data, size_t length) noexcept
+
+cdef class Publication(AnyPublication):
+    pass
+
+cdef class Heartbeat:
+    cdef fp_beat_t *c
+    cdef readonly Publication publication
+    cdef readonly bint closed
+    cdef readonly int64_t period_ns
+    cdef readonly object stamp_offset
+    cdef int check_message(self, bytes message) except -1
+    cdef void leave(self) noexcept
+    cdef int64_t last_sent(self) noexcept
+
+cdef class Subscription(Child):
+    cdef fp_receiver_t receiver
+    cdef batch_t batch
+    cdef list left
+    cdef Py_ssize_t left_at
+    cdef fp_drain_t *drained
+    cdef PyObject *drainer  # the Drain that owns `drained`; it holds us, not we it
+    cdef int fetch(self, Py_ssize_t limit) except -1
+    cdef list take_batch(self)
+    cdef list take_left(self, Py_ssize_t limit)
+    cdef int start_drain(self) except -1
+
+cdef class Drain:
+    cdef fp_drain_t *c
+    cdef readonly Subscription subscription
+    cdef readonly bint closed
+    cpdef close(self)
+    cdef int check(self) except -1
+    cdef Py_ssize_t take_records(self, uint8_t *records, size_t most, Py_ssize_t limit) except -1

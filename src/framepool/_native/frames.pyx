@@ -1,0 +1,111 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The way of a frame in C: slot and descriptor in one call on either side (Wire 8.3, 10.2.1, 15.18).
+
+`FrameWriter` claims, copies, commits and tells; `FrameReader` hears, sorts, checks and hands over. Neither waits. The
+slots are those of `seqlock`, the descriptors go through the publication and the drain of `aeron`; what is here is the
+descriptor's codec and the account of frames. The readable twin of the codec is `framepool.wire`; a test compares the
+reader with a plain one in Python on hostile descriptors and slots.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
+
+cimport cython
+cimport numpy as cnp
+
+from framepool._native.aeron cimport AnyPublication, Drain, Heartbeat
+from framepool._native.seqlock cimport (
+    ACCEPTED,
+    EXTENT,
+    OVERWRITTEN,
+    CheckedSlot,
+    Claim,
+    Layout,
+    RingReader,
+    RingWriter,
+)
+
+from framepool.errors import TensorError
+from framepool.shm.drop import DropReason
+from framepool.wire.dtypes import NUMPY_DTYPES
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <time.h>
+
+    #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "framepool's messages are little-endian only (Wire 15.1)"
+    #endif
+
+    static inline int64_t fp_clock_ns(clockid_t clock) {
+        struct timespec now;
+        clock_gettime(clock, &now);
+        return (int64_t)now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    """
+    ctypedef int clockid_t
+    clockid_t CLOCK_MONOTONIC
+    clockid_t CLOCK_REALTIME
+    int64_t fp_clock_ns(clockid_t clock) noexcept nogil
+
+cdef extern from "layout.h":
+    enum:
+        FP_MESSAGE_HEADER_BYTES
+        FP_MESSAGE_HEADER_BLOCK_LENGTH_OFFSET
+        FP_MESSAGE_HEADER_TEMPLATE_ID_OFFSET
+        FP_MESSAGE_HEADER_SCHEMA_ID_OFFSET
+        FP_MESSAGE_HEADER_VERSION_OFFSET
+        FP_CONTROL_SCHEMA_ID
+        FP_CONTROL_SCHEMA_VERSION
+        FP_FRAME_DESCRIPTOR_TEMPLATE_ID
+        FP_FRAME_DESCRIPTOR_BLOCK_LENGTH
+        FP_FRAME_DESCRIPTOR_STREAM_ID_OFFSET
+        FP_FRAME_DESCRIPTOR_EPOCH_OFFSET
+        FP_FRAME_DESCRIPTOR_SEQ_OFFSET
+        FP_FRAME_DESCRIPTOR_TIMESTAMP_NS_OFFSET
+        FP_FRAME_DESCRIPTOR_META_VERSION_OFFSET
+        FP_FRAME_DESCRIPTOR_TRACE_ID_OFFSET
+        FP_MAJOR_ORDER_COLUMN
+        FP_DTYPE_BIT
+    const uint64_t NO_TIMESTAMP "FP_FRAME_DESCRIPTOR_TIMESTAMP_NS_NULL"
+    const uint32_t NO_META_VERSION "FP_FRAME_DESCRIPTOR_META_VERSION_NULL"
+    const uint64_t NO_TRACE_ID "FP_FRAME_DESCRIPTOR_TRACE_ID_NULL"
+
+cnp.import_array()
+
+cdef enum:
+    MESSAGE_BYTES = FP_MESSAGE_HEADER_BYTES + FP_FRAME_DESCRIPTOR_BLOCK_LENGTH
+    RECORD_BYTES = 8 + MESSAGE_BYTES
+    BATCH = 256
+    # A copy this long releases the interpreter; below it, the release costs more than it gives.
+    RELEASE_FROM = 65536
+
+cdef dict NUMPY = NUMPY_DTYPES
+cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+
+# Results of FrameWriter beside positions (0 or more) and Outcomes (-1 to -5).
+cdef enum:
+    C_EXPIRED = -101
+    C_ABANDONED = -102
+
+EXPIRED = C_EXPIRED
+ABANDONED = C_ABANDONED
+
+cdef uint8_t HEADER[FP_MESSAGE_HEADER_BYTES]
+
+
+cdef inline void put16(uint8_t *at, uint16_t value) noexcept nogil:
+    memcpy(at, &value, 2)
+
+
+put16(HEADER + FP_MESSAGE_HEADER_BLOCK_LENGTH_OFFSET, FP_FRAME_DESCRIPTOR_BLOCK_LENGTH)
+put16(HEADER + FP_MESSAGE_HEADER_TEMPLATE_ID_OFFSET, FP_FRAME_DESCRIPTOR_TEMPLATE_ID)
+put16(HEADER + FP_MESSAGE_HEADER_SCHEMA_ID_OFFSET, FP_CONTROL_SCHEMA_ID)
+put16(HEADER + FP_MESSAGE_HEADER_VERSION_OFFSET, FP_CONTROL_SCHEMA_VERSION)
+
+
+include "frames_writer.pxi"
+include "frames_reader.pxi"

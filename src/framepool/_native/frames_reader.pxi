@@ -1,0 +1,272 @@
+# The consumer's side.
+
+cdef struct Descriptor:
+    uint64_t seq
+    uint64_t timestamp_ns
+    uint64_t trace_id
+    uint32_t meta_version
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Taken:
+    """A frame that was told of and whose slot broke no rule, with what its descriptor said."""
+
+    cdef readonly CheckedSlot checked
+    cdef Descriptor descriptor
+
+    def __init__(self):
+        raise TypeError("made by FrameReader only")
+
+    @property
+    def seq(self):
+        return self.descriptor.seq
+
+    @property
+    def publish_timestamp_ns(self):
+        """When the producer told of it; None where it did not say."""
+        return None if self.descriptor.timestamp_ns == NO_TIMESTAMP else self.descriptor.timestamp_ns
+
+    @property
+    def meta_version(self):
+        """The metadata version that the descriptor named; None where it named none."""
+        return None if self.descriptor.meta_version == NO_META_VERSION else self.descriptor.meta_version
+
+    @property
+    def trace_id(self):
+        """None for a frame that is not traced."""
+        return None if self.descriptor.trace_id == NO_TRACE_ID else self.descriptor.trace_id
+
+    def __repr__(self):
+        return f"Taken({self.checked!r})"
+
+
+@cython.final
+cdef class FrameReader:
+    """Takes descriptors off a drain and hands over the frames that are there. One thread at a time.
+
+    Each descriptor is counted once: as `received`, `late`, in `invalid()`, as `skipped`, `other_stream`,
+    `other_epoch`, `unmapped`, `unsupported` or as a regression. `gap` counts the frames that no descriptor told of.
+    Within an epoch, received + late + invalid + skipped + gap is what the producer published from the first frame
+    heard of to the last. The counts go on over `remap`.
+
+    A sequence that goes back (decisions.md #21) stops the reader: `regressed` names it and nothing more is taken
+    until `remap`. After a gap of more than `max_gap` only the newest is handed over (Wire 15.4); None: never.
+    """
+
+    cdef readonly Drain drain
+    cdef readonly RingReader ring
+    cdef readonly uint32_t stream_id
+    cdef readonly uint64_t epoch
+    cdef uint64_t last_seq
+    cdef bint begun
+    cdef bint stopped
+    cdef uint64_t stopped_at
+    cdef uint64_t max_gap_
+    cdef uint64_t missing
+    cdef uint8_t *at
+    cdef uint8_t *end
+    cdef Py_ssize_t budget
+    cdef Py_ssize_t seen
+    cdef uint8_t records[BATCH * RECORD_BYTES]
+    cdef uint64_t reasons[EXTENT + 1]
+    cdef readonly uint64_t received
+    cdef readonly uint64_t gap
+    cdef readonly uint64_t late
+    cdef readonly uint64_t skipped
+    cdef readonly uint64_t other_stream
+    cdef readonly uint64_t other_epoch
+    cdef readonly uint64_t unmapped
+    cdef readonly uint64_t unsupported
+    cdef readonly uint64_t regressions
+    cdef readonly uint64_t resyncs
+
+    def __cinit__(
+        self, Drain drain not None, RingReader ring, uint32_t stream_id, uint64_t epoch=0, *, max_gap=None
+    ):
+        self.drain = drain
+        self.stream_id = stream_id
+        self.max_gap_ = <uint64_t>-1
+        self.at = self.end = self.records
+        self.remap(ring, epoch)
+        self.max_gap = max_gap
+
+    def remap(self, RingReader ring, uint64_t epoch=0):
+        """Goes on with another mapping, at whatever sequence comes first; with None everything is `unmapped`."""
+        self.ring = ring
+        self.epoch = epoch
+        self.begun = False
+        self.stopped = False
+
+    @property
+    def max_gap(self):
+        return None if self.max_gap_ == <uint64_t>-1 else self.max_gap_
+
+    @max_gap.setter
+    def max_gap(self, value):
+        self.max_gap_ = <uint64_t>-1 if value is None else value
+
+    @property
+    def next_seq(self):
+        """The sequence that would leave no gap; None before the first."""
+        return <object>self.last_seq + 1 if self.begun else None
+
+    @property
+    def regressed(self):
+        """The sequence that went back and stopped the reader, or None."""
+        return self.stopped_at if self.stopped else None
+
+    def take(self, Py_ssize_t limit=256):
+        """Up to `limit` frames, oldest first, of what is queued. Never waits.
+
+        Raises MediaDriverLost, TransportClosed or ForkedError when nothing is queued and nothing can come any more.
+        """
+        cdef Descriptor found
+        cdef list result = []
+        cdef Taken taken
+        cdef Py_ssize_t left = limit
+        if limit < 1:
+            raise ValueError("the limit is at least 1")
+        self.begin()
+        while left > 0 and self.advance(&found, left):
+            if self.missing > self.max_gap_:
+                self.resyncs += 1
+                self.skip_to_newest(&found)
+            taken = self.accept(&found)
+            if taken is not None:
+                result.append(taken)
+                left -= 1
+        if self.seen == 0 and not self.stopped:
+            self.drain.check()
+        return result
+
+    def latest(self):
+        """The newest frame of what is queued, older ones being skipped unchecked; None if there is none that can be
+        read. Raises like `take`."""
+        cdef Descriptor found
+        self.begin()
+        if self.advance(&found, BATCH):
+            self.skip_to_newest(&found)
+            return self.accept(&found)
+        if self.seen == 0 and not self.stopped:
+            self.drain.check()
+        return None
+
+    def count_lapped(self):
+        """A frame that was handed over was overwritten while it was used: it is late, and not received."""
+        self.received -= 1
+        self.late += 1
+
+    def invalid(self):
+        """Frames whose slot broke a rule, by the rule; late ones are not among them (decisions.md #25)."""
+        return {
+            DropReason(reason): self.reasons[reason]
+            for reason in range(OVERWRITTEN + 1, EXTENT + 1) if self.reasons[reason]
+        }
+
+    def statistics(self):
+        return {
+            "received": self.received,
+            "gap": self.gap,
+            "late": self.late,
+            "skipped": self.skipped,
+            "invalid": sum(self.invalid().values()),
+            "other_stream": self.other_stream,
+            "other_epoch": self.other_epoch,
+            "unmapped": self.unmapped,
+            "unsupported": self.unsupported,
+            "regressions": self.regressions,
+            "resyncs": self.resyncs,
+        }
+
+    cdef void begin(self) noexcept:
+        # What comes in while we take is for the next call: a flood does not keep the caller here.
+        self.budget = <Py_ssize_t>self.drain.c.capacity + BATCH
+        self.seen = 0
+
+    cdef bint advance(self, Descriptor *found, Py_ssize_t wanted) except -1:
+        """The next descriptor of our epoch, in sequence and accounted for up to its own fate; False if there is
+        none. It asks the drain for no more than `wanted`, so that nothing is left here while others wait there."""
+        cdef Py_ssize_t count
+        cdef uint8_t *record
+        while not self.stopped:
+            if self.at == self.end:
+                if self.budget <= 0:
+                    return False
+                count = self.drain.take_records(self.records, MESSAGE_BYTES, wanted if wanted < BATCH else BATCH)
+                if count == 0:
+                    return False
+                self.at = self.records
+                self.end = self.records + count * RECORD_BYTES
+                self.budget -= count
+            record = self.at
+            self.at += RECORD_BYTES
+            self.seen += 1
+            if not self.is_ours(record, found):
+                continue
+            self.missing = 0
+            if self.begun:
+                if found.seq <= self.last_seq:
+                    self.regressions += 1
+                    self.stopped = True
+                    self.stopped_at = found.seq
+                    return False
+                self.missing = found.seq - self.last_seq - 1
+                self.gap += self.missing
+            self.begun = True
+            self.last_seq = found.seq
+            return True
+        return False
+
+    cdef bint is_ours(self, const uint8_t *record, Descriptor *found) noexcept:
+        """The schema gate (schemaId, version, templateId, blockLength: all of the header at once), then stream and
+        epoch. A sequence that no `seq_commit` can hold is no descriptor either."""
+        cdef const uint8_t *message = record + 8
+        cdef const uint8_t *block = message + FP_MESSAGE_HEADER_BYTES
+        cdef uint64_t length
+        cdef uint32_t stream_id
+        cdef uint64_t epoch
+        memcpy(&length, record, 8)
+        if length != MESSAGE_BYTES or memcmp(message, HEADER, FP_MESSAGE_HEADER_BYTES) != 0:
+            self.unsupported += 1
+            return False
+        memcpy(&stream_id, block + FP_FRAME_DESCRIPTOR_STREAM_ID_OFFSET, 4)
+        memcpy(&epoch, block + FP_FRAME_DESCRIPTOR_EPOCH_OFFSET, 8)
+        memcpy(&found.seq, block + FP_FRAME_DESCRIPTOR_SEQ_OFFSET, 8)
+        if stream_id != self.stream_id:
+            self.other_stream += 1
+        elif self.ring is None or self.ring.closed:
+            self.unmapped += 1
+        elif epoch != self.epoch:
+            self.other_epoch += 1
+        elif found.seq >> 63:
+            self.unsupported += 1
+        else:
+            memcpy(&found.timestamp_ns, block + FP_FRAME_DESCRIPTOR_TIMESTAMP_NS_OFFSET, 8)
+            memcpy(&found.meta_version, block + FP_FRAME_DESCRIPTOR_META_VERSION_OFFSET, 4)
+            memcpy(&found.trace_id, block + FP_FRAME_DESCRIPTOR_TRACE_ID_OFFSET, 8)
+            return True
+        return False
+
+    cdef int skip_to_newest(self, Descriptor *found) except -1:
+        cdef Descriptor newer
+        while self.advance(&newer, BATCH):
+            self.skipped += 1
+            found[0] = newer
+        return 0
+
+    cdef Taken accept(self, Descriptor *found):
+        """The frame if its slot is in order, else None and a count."""
+        cdef int reason = ACCEPTED
+        cdef Taken taken
+        cdef CheckedSlot checked = self.ring.check_slot(found.seq, &reason)
+        if reason:
+            self.reasons[reason] += 1
+            if reason <= OVERWRITTEN:
+                self.late += 1
+            return None
+        taken = Taken.__new__(Taken)
+        taken.checked = checked
+        taken.descriptor = found[0]
+        self.received += 1
+        return taken

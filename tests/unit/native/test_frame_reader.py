@@ -1,0 +1,414 @@
+"""The consumer's call in C, held against a plain one in Python on hostile descriptors and slots."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framepool._native.frames import FrameReader, FrameWriter, Taken
+from framepool._native.seqlock import Layout, RingReader, RingWriter
+from framepool.errors import DecodeError, ForkedError, MediaDriverLost, TransportClosed
+from framepool.shm.drop import DropReason
+from framepool.shm.tensor import TensorLayout
+from framepool.transport.aeron import Client, Drain, Publication
+from framepool.transport.media_driver import MediaDriver
+from framepool.transport.settings import KIB, AeronSettings
+from framepool.wire._generated.control_900 import FrameDescriptor
+from tests.support.slots import ModelSlots
+from tests.unit.transport.conftest import CHANNEL, Ends
+
+Until = Callable[[Callable[[], object]], None]
+
+STREAM, EPOCH = 10_000, 5
+NSLOTS = 8
+LAYOUTS = [TensorLayout.build(np.uint8, (4,)), TensorLayout.build(np.float32, (5, 5)), TensorLayout.build("i2", (0,))]
+
+
+class Model:
+    """What FrameReader does, one plain step after the other."""
+
+    def __init__(self, slots: ModelSlots, stream_id: int, epoch: int, max_gap: int | None) -> None:
+        self.slots = slots
+        self.stream_id = stream_id
+        self.epoch = epoch
+        self.mapped = True
+        self.max_gap = max_gap
+        self.last_seq: int | None = None
+        self.regressed: int | None = None
+        self.queue: list[bytes] = []
+        self.counts: Counter[str] = Counter()
+        self.invalid: Counter[DropReason] = Counter()
+
+    def remap(self, mapped: bool, epoch: int) -> None:
+        self.mapped = mapped
+        self.epoch = epoch
+        self.last_seq = self.regressed = None
+
+    def take(self, limit: int) -> list[tuple[Any, ...]]:
+        frames: list[tuple[Any, ...]] = []
+        while len(frames) < limit and (step := self.advance()) is not None:
+            descriptor, missing = step
+            if self.max_gap is not None and missing > self.max_gap:
+                self.counts["resyncs"] += 1
+                descriptor = self.newest(descriptor)
+            frames += self.accept(descriptor)
+        return frames
+
+    def latest(self) -> list[tuple[Any, ...]]:
+        step = self.advance()
+        return [] if step is None else self.accept(self.newest(step[0]))
+
+    def newest(self, descriptor: FrameDescriptor) -> FrameDescriptor:
+        while (step := self.advance()) is not None:
+            self.counts["skipped"] += 1
+            descriptor = step[0]
+        return descriptor
+
+    def advance(self) -> tuple[FrameDescriptor, int] | None:
+        while self.queue and self.regressed is None:
+            descriptor = self.ours(self.queue.pop(0))
+            if descriptor is None:
+                continue
+            missing = 0
+            if self.last_seq is not None:
+                if descriptor.seq <= self.last_seq:
+                    self.counts["regressions"] += 1
+                    self.regressed = descriptor.seq
+                    return None
+                missing = descriptor.seq - self.last_seq - 1
+                self.counts["gap"] += missing
+            self.last_seq = descriptor.seq
+            return descriptor, missing
+        return None
+
+    def ours(self, message: bytes) -> FrameDescriptor | None:
+        try:
+            descriptor = FrameDescriptor.decode(message)
+        except DecodeError:
+            self.counts["unsupported"] += 1
+            return None
+        if descriptor.stream_id != self.stream_id:
+            self.counts["other_stream"] += 1
+        elif not self.mapped:
+            self.counts["unmapped"] += 1
+        elif descriptor.epoch != self.epoch:
+            self.counts["other_epoch"] += 1
+        elif descriptor.seq >= 2**63:
+            self.counts["unsupported"] += 1
+        else:
+            return descriptor
+        return None
+
+    def accept(self, descriptor: FrameDescriptor) -> list[tuple[Any, ...]]:
+        checked = self.slots.check(descriptor.seq)
+        if isinstance(checked, DropReason):
+            if checked.late:
+                self.counts["late"] += 1
+            else:
+                self.invalid[checked] += 1
+            return []
+        self.counts["received"] += 1
+        said = (descriptor.timestamp_ns, descriptor.meta_version, descriptor.trace_id)
+        return [(descriptor.seq, said, checked.timestamp_ns, checked.pool_id, checked.layout.shape)]
+
+
+def plain(taken: Taken) -> tuple[Any, ...]:
+    assert taken.seq == taken.checked.seq
+    said = (taken.publish_timestamp_ns, taken.meta_version, taken.trace_id)
+    return (taken.seq, said, taken.checked.timestamp_ns, taken.checked.pool_id, taken.checked.layout.shape)
+
+
+class Line:
+    """An Aeron publication with a drain at its other end, for as many examples as come."""
+
+    def __init__(self, client: Client) -> None:
+        self.subscription = client.add_subscription(CHANNEL, 20)
+        self.publication: Publication = client.add_publication(CHANNEL, 20)
+        while not self.publication.is_connected:
+            time.sleep(0.001)
+        self.sent = 0
+        self.drain: Drain = self.subscription.drain(capacity=4096, max_message=128, idle_ns=1000)
+
+    def send(self, message: bytes) -> None:
+        while self.publication.offer(message) < 0:
+            time.sleep(0.0001)
+        self.sent += 1
+
+    def settle(self) -> None:
+        deadline = time.monotonic() + 10
+        while self.drain.statistics()["received"] < self.sent:
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture(scope="module")
+def line() -> Iterator[Line]:
+    with tempfile.TemporaryDirectory(prefix="framepool-", dir="/dev/shm") as root:
+        aeron = AeronSettings(directory=f"{root}/aeron", ipc_term_length=64 * KIB)
+        with MediaDriver(aeron), Client.connect(aeron, name="test") as client:
+            yield Line(client)
+
+
+near = st.integers(0, 30)
+wild = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]))
+messages = st.builds(
+    FrameDescriptor,
+    stream_id=st.sampled_from([STREAM, STREAM, STREAM, STREAM + 1, 0]),
+    epoch=st.sampled_from([EPOCH, EPOCH, EPOCH, EPOCH + 1, 2**64 - 1]),
+    seq=st.one_of(near, wild),
+    timestamp_ns=st.none() | st.integers(0, 2**64 - 2),
+    meta_version=st.none() | st.integers(0, 2**32 - 2),
+    trace_id=st.none() | st.integers(1, 2**64 - 1),
+).map(lambda message: message.encode())
+broken = st.one_of(
+    st.binary(max_size=100),
+    st.tuples(messages, st.integers(0, 47)).map(lambda cut: cut[0][: cut[1]]),
+    st.tuples(messages, st.binary(min_size=1, max_size=8)).map(lambda long: long[0] + long[1]),
+    st.tuples(messages, st.integers(0, 3), st.integers(0, 0xFFFF)).map(
+        lambda odd: odd[0][: 2 * odd[1]] + struct.pack("<H", odd[2]) + odd[0][2 * odd[1] + 2 :]
+    ),
+)
+steps = st.one_of(
+    st.tuples(st.just("frame"), st.integers(0, 4), st.integers(0, 2), st.booleans()),
+    st.tuples(st.just("frame"), st.just(0), st.just(0), st.just(True)),
+    st.tuples(st.just("unfinished"), st.integers(0, 4)),
+    st.tuples(
+        st.just("tamper"),
+        st.integers(0, NSLOTS - 1),
+        st.sampled_from(["payloadSlot", "poolId", "valuesLenBytes", "payloadOffset", "headerLength", "ndims", "dtype"]),
+        st.integers(0, 255),
+    ),
+    st.tuples(st.just("overwrite"), st.integers(0, NSLOTS - 1), st.integers(0, 2**64 - 1)),
+    st.tuples(st.just("say"), messages),
+    st.tuples(st.just("say"), broken),
+    st.tuples(st.just("take"), st.integers(1, 10)),
+    st.tuples(st.just("latest")),
+    st.tuples(st.just("remap"), st.booleans(), st.sampled_from([EPOCH, EPOCH + 1])),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(steps, max_size=40), st.sampled_from([None, 0, 1, 3]))
+def test_reader_does_what_the_model_does(line: Line, actions: list[tuple[Any, ...]], max_gap: int | None) -> None:
+    slots = ModelSlots(NSLOTS, (64, 128))
+    ring = RingReader(slots.header, NSLOTS, slots.pools)
+    model = Model(slots, STREAM, EPOCH, max_gap)
+    line.settle()
+    line.drain.take(4096)
+    reader = FrameReader(line.drain, ring, STREAM, EPOCH, max_gap=max_gap)
+    seq = 0
+    said = 0
+
+    def say(message: bytes) -> None:
+        nonlocal said
+        said += 1
+        line.send(message)
+        model.queue.append(message)
+
+    for action in [*actions, ("take", 256), ("remap", True, EPOCH), ("take", 256)]:
+        match action:
+            case ("frame", skipped, kind, told):
+                seq += skipped
+                slots.publish(seq, LAYOUTS[kind], timestamp_ns=seq + 7)
+                if told:
+                    say(FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=seq).encode())
+                seq += 1
+            case ("unfinished", skipped):
+                seq += skipped
+                slots.claim(seq, 4)
+                slots.abandon(seq)
+                say(FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=seq).encode())
+                seq += 1
+            case ("tamper", index, field, value):
+                slots.put(index, field, value)
+            case ("overwrite", index, word):
+                slots.put(index, "seqCommit", word)
+            case ("say", message):
+                say(message)
+            case ("take", limit):
+                line.settle()
+                assert [plain(taken) for taken in reader.take(limit)] == model.take(limit)
+            case ("latest",):
+                line.settle()
+                newest = reader.latest()
+                assert ([] if newest is None else [plain(newest)]) == model.latest()
+            case ("remap", mapped, epoch):
+                reader.remap(ring if mapped else None, epoch)
+                model.remap(mapped, epoch)
+        assert reader.invalid() == model.invalid
+        assert reader.regressed == model.regressed
+        assert reader.next_seq == (None if model.last_seq is None else model.last_seq + 1)
+        counted = reader.statistics()
+        assert counted == {name: model.counts[name] for name in counted if name != "invalid"} | {
+            "invalid": model.invalid.total()
+        }
+    if model.regressed is None:
+        assert sum(counted.values()) - counted["gap"] - counted["resyncs"] == said, "each descriptor counts once"
+
+
+@pytest.fixture
+def slots() -> ModelSlots:
+    return ModelSlots(NSLOTS, (64,))
+
+
+@pytest.fixture
+def ring(slots: ModelSlots) -> RingReader:
+    return RingReader(slots.header, NSLOTS, slots.pools)
+
+
+@pytest.fixture
+def drain(ends: Ends) -> Drain:
+    return ends.subscription.drain(max_message=64)
+
+
+def tell(ends: Ends, *sequences: int) -> None:
+    for seq in sequences:
+        assert ends.publication.offer(FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=seq).encode()) >= 0
+
+
+def publish(slots: ModelSlots, *sequences: int) -> None:
+    for seq in sequences:
+        slots.publish(seq, LAYOUTS[0], bytes([seq] * 4))
+
+
+def test_frames_come_in_order_and_can_be_read(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until
+) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    assert reader.take() == []
+    assert reader.latest() is None
+    publish(slots, 0, 1, 2)
+    tell(ends, 0, 1, 2)
+    until(lambda: drain.waiting == 3)
+    first, second = reader.take(2)
+    assert (first.seq, second.seq, drain.waiting) == (0, 1, 1)
+    (third,) = reader.take(2)
+    assert ring.array(third.checked).tobytes() == bytes([2] * 4)
+    assert reader.next_seq == 3
+    assert reader.received == 3
+
+
+def test_sequence_that_goes_back_stops_the_reader_until_it_is_remapped(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until
+) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    publish(slots, 4, 5, 6)
+    tell(ends, 4, 5, 5, 6)
+    until(lambda: drain.waiting == 4)
+    assert [taken.seq for taken in reader.take()] == [4, 5]
+    assert reader.regressed == 5
+    assert reader.regressions == 1
+    assert reader.take() == []
+    assert reader.latest() is None
+    reader.remap(ring, EPOCH)
+    assert not reader.statistics()["skipped"]
+    assert [taken.seq for taken in reader.take()] == [6], "what came behind it is not lost"
+    assert reader.statistics()["received"] == 3
+    assert not reader.regressed
+
+
+def test_newest_of_a_backlog_comes_after_one_check(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until
+) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    publish(slots, *range(1, 7))
+    tell(ends, 1, 2, 4, 5, 6)
+    until(lambda: drain.waiting == 5)
+    newest = reader.latest()
+    assert newest is not None
+    assert newest.seq == 6
+    assert (reader.received, reader.skipped, reader.gap, reader.late) == (1, 4, 1, 0)
+
+
+def test_frame_lapped_in_use_counts_as_late(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until
+) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    publish(slots, 0)
+    tell(ends, 0)
+    until(lambda: drain.waiting)
+    (taken,) = reader.take()
+    publish(slots, NSLOTS)
+    assert not ring.still(taken.seq)
+    reader.count_lapped()
+    assert (reader.received, reader.late) == (0, 1)
+
+
+def test_closed_ring_is_unmapped(ends: Ends, drain: Drain, ring: RingReader, until: Until) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    ring.close()
+    tell(ends, 0)
+    until(lambda: drain.waiting)
+    assert reader.take() == []
+    assert reader.unmapped == 1
+
+
+def test_frames_of_a_writer_in_c_arrive(ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader) -> None:
+    writer = FrameWriter(ends.publication, RingWriter(slots.header, NSLOTS, slots.pools), STREAM, EPOCH)
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    image = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    layout = Layout(TensorLayout.of(image).header)
+    for seq in range(100):
+        assert writer.publish(seq, image + seq, layout, seq, seq % 3, seq % 2, bool(seq % 2)) >= 0
+        assert drain.wait(10)
+        (taken,) = reader.take()
+        assert (taken.seq, taken.checked.timestamp_ns, taken.checked.meta_version) == (seq, seq, seq % 3)
+        assert taken.meta_version == (seq % 3 or None)
+        assert taken.trace_id == (seq % 2 or None)
+        assert (taken.publish_timestamp_ns is not None) == bool(seq % 2)
+        assert np.array_equal(ring.array(taken.checked), image + seq)
+    assert reader.statistics() == {name: 100 if name == "received" else 0 for name in reader.statistics()}
+
+
+def test_loss_is_told_once_everything_was_taken(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until, client: Client
+) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    publish(slots, 0)
+    tell(ends, 0)
+    until(lambda: drain.waiting)
+    client.shut()
+    assert [taken.seq for taken in reader.take()] == [0]
+    with pytest.raises(MediaDriverLost):
+        reader.take()
+    with pytest.raises(MediaDriverLost):
+        reader.latest()
+    drain.close()
+    with pytest.raises(TransportClosed):
+        reader.take()
+
+
+def test_forked_child_is_refused(drain: Drain, ring: RingReader) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        code = 1
+        try:
+            reader.take()
+        except ForkedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_unfit_arguments_are_refused(drain: Drain, ring: RingReader) -> None:
+    with pytest.raises(TypeError):
+        Taken()
+    with pytest.raises(TypeError):
+        FrameReader(None, ring, STREAM, EPOCH)  # type: ignore[arg-type]
+    with pytest.raises(OverflowError):
+        FrameReader(drain, ring, 2**32, EPOCH)
+    with pytest.raises(OverflowError):
+        FrameReader(drain, ring, STREAM, EPOCH, max_gap=-1)
+    with pytest.raises(ValueError, match="at least 1"):
+        FrameReader(drain, ring, STREAM, EPOCH).take(0)

@@ -1,0 +1,295 @@
+"""The producer's call in C: slot, lease and descriptor."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from framepool._native.aeron import Heartbeat
+from framepool._native.frames import ABANDONED, EXPIRED, FrameWriter
+from framepool._native.seqlock import CheckedSlot, Layout
+from framepool.errors import NoPoolFits, SequenceError, TensorError, TransportClosed
+from framepool.shm.drop import DropReason
+from framepool.shm.tensor import TensorLayout
+from framepool.transport.aeron import Client, Outcome
+from framepool.transport.media_driver import MediaDriver
+from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder
+from tests.support.slots import CoreSlots
+from tests.unit.transport.conftest import CHANNEL, Ends
+
+Until = Callable[[Callable[[], object]], None]
+
+STREAM, EPOCH = 10_000, 5
+IMAGE = np.arange(12, dtype=np.float32).reshape(3, 4)
+LAYOUT = Layout(TensorLayout.of(IMAGE).header)
+
+
+def descriptors(ends: Ends, count: int) -> list[FrameDescriptor]:
+    messages: list[bytes] = []
+    deadline = time.monotonic() + 10
+    while len(messages) < count:
+        assert time.monotonic() < deadline
+        messages += ends.subscription.poll()
+    return [FrameDescriptor.decode(message) for message in messages]
+
+
+def content(slots: CoreSlots, seq: int) -> np.ndarray:
+    checked = slots.reader.check(seq)
+    assert isinstance(checked, CheckedSlot), checked
+    return slots.reader.array(checked)
+
+
+@pytest.fixture
+def slots() -> CoreSlots:
+    return CoreSlots(8, (64, 1024))
+
+
+@pytest.fixture
+def writer(ends: Ends, slots: CoreSlots) -> FrameWriter:
+    return FrameWriter(ends.publication, slots.writer, STREAM, EPOCH)
+
+
+def test_frame_is_committed_before_its_descriptor_says_so(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
+    assert writer.publish(0, IMAGE, LAYOUT, 77) == ends.publication.position
+    assert descriptors(ends, 1) == [FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=0)]
+    assert np.array_equal(content(slots, 0), IMAGE)
+    assert slots.accept(0).timestamp_ns == 77
+    assert slots.accept(0).pool_id == 1
+    assert writer.statistics() == {"committed": 1, "told": 1, "expired": 0, "abandoned": 0}
+    assert ends.publication.statistics()["sent"] == 1
+
+
+def test_descriptor_has_every_field_where_the_schema_says(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
+    before = time.monotonic_ns()
+    writer.publish(2**40 + 1, IMAGE, LAYOUT, meta_version=3, trace_id=2**63 + 9, publish_timestamp=True)
+    (descriptor,) = descriptors(ends, 1)
+    after = time.monotonic_ns()
+    assert descriptor.seq == 2**40 + 1
+    assert descriptor.meta_version == 3
+    assert descriptor.trace_id == 2**63 + 9
+    assert descriptor.timestamp_ns is not None
+    assert before <= slots.accept(2**40 + 1).timestamp_ns <= descriptor.timestamp_ns <= after
+    assert slots.accept(2**40 + 1).meta_version == 3
+
+
+def test_realtime_stamps_are_of_that_clock(ends: Ends, slots: CoreSlots) -> None:
+    writer = FrameWriter(ends.publication, slots.writer, STREAM, EPOCH, realtime=True)
+    before = time.time_ns()
+    writer.publish(0, IMAGE, LAYOUT, publish_timestamp=True)
+    (descriptor,) = descriptors(ends, 1)
+    assert descriptor.timestamp_ns is not None
+    assert before <= slots.accept(0).timestamp_ns <= descriptor.timestamp_ns <= time.time_ns()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(IMAGE.tobytes(), id="bytes"),
+        pytest.param(memoryview(IMAGE), id="memoryview"),
+        pytest.param(np.asfortranarray(IMAGE), id="columns first"),
+        pytest.param(np.repeat(IMAGE, 2, axis=1)[:, ::2], id="strided"),
+        pytest.param(IMAGE[::-1][::-1], id="turned twice"),
+        pytest.param(np.vstack([IMAGE, IMAGE])[3:], id="rows of a larger one"),
+    ],
+)
+def test_any_source_arrives_as_the_layout_says(source: np.ndarray, writer: FrameWriter, slots: CoreSlots) -> None:
+    assert writer.publish(3, source, LAYOUT) >= 0
+    assert np.array_equal(content(slots, 3), IMAGE)
+
+
+def test_column_layout_is_filled_in_its_order(writer: FrameWriter, slots: CoreSlots) -> None:
+    layout = Layout(TensorLayout.build(np.float32, (3, 4), order=MajorOrder.COLUMN).header)
+    for seq, source in enumerate([IMAGE, np.asfortranarray(IMAGE)]):
+        writer.publish(seq, source, layout)
+        assert np.array_equal(content(slots, seq), IMAGE)
+        assert content(slots, seq).flags.f_contiguous
+
+
+def test_padded_layout_is_filled_around_its_gaps(writer: FrameWriter, slots: CoreSlots) -> None:
+    layout = Layout(TensorLayout.build(np.float32, (3, 4), strides=(32, 4)).header)
+    writer.publish(0, IMAGE, layout)
+    assert np.array_equal(content(slots, 0), IMAGE)
+
+
+def test_empty_frame_is_published(writer: FrameWriter, slots: CoreSlots) -> None:
+    empty = np.zeros((0, 3), np.uint8)
+    assert writer.publish(0, empty, Layout(TensorLayout.of(empty).header)) >= 0
+    assert content(slots, 0).shape == (0, 3)
+
+
+def test_large_copy_lets_other_threads_run_and_is_whole(ends: Ends) -> None:
+    slots = CoreSlots(4, (16 * 2**20,))
+    writer = FrameWriter(ends.publication, slots.writer, STREAM, EPOCH)
+    image = np.random.default_rng(1).integers(0, 256, 16 * 2**20, np.uint8)
+    turns = 0
+    stop = threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not stop.is_set():
+            turns += 1
+
+    other = threading.Thread(target=count)
+    other.start()
+    writer.publish(0, image, Layout(TensorLayout.of(image).header))
+    stop.set()
+    other.join()
+    assert turns
+    assert np.array_equal(content(slots, 0), image)
+
+
+def test_slot_filled_in_place_is_committed(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
+    slots.writer.claim(4, LAYOUT.extent)
+    slots.writer.array(4, LAYOUT)[...] = IMAGE
+    assert slots.reader.check(4) is DropReason.NOT_COMMITTED
+    assert writer.commit(4, LAYOUT, 9, 1, 2) >= 0
+    assert np.array_equal(content(slots, 4), IMAGE)
+    (descriptor,) = descriptors(ends, 1)
+    assert descriptor == FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=4, meta_version=1, trace_id=2)
+    with pytest.raises(SequenceError):
+        writer.commit(4, LAYOUT)
+
+
+def test_lease_that_is_over_leaves_the_slot_alone(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
+    writer.publish(1, IMAGE, LAYOUT)
+    before = slots.header.tobytes()
+    writer.deadline_ns = time.monotonic_ns()
+    assert writer.publish(9, IMAGE, LAYOUT) == EXPIRED
+    assert slots.header.tobytes() == before
+    writer.deadline_ns = time.monotonic_ns() + 10**10
+    assert writer.publish(9, IMAGE, LAYOUT) >= 0
+    writer.deadline_ns = None
+    assert writer.deadline_ns is None
+    assert len(descriptors(ends, 2)) == 2
+    assert writer.statistics() == {"committed": 2, "told": 2, "expired": 1, "abandoned": 0}
+
+
+def test_lease_that_ends_while_the_slot_is_filled_abandons_it(
+    writer: FrameWriter, slots: CoreSlots, ends: Ends
+) -> None:
+    writer.deadline_ns = time.monotonic_ns() + 10**10
+    slots.writer.claim(1, LAYOUT.extent)
+    writer.deadline_ns = time.monotonic_ns()
+    assert writer.commit(1, LAYOUT) == ABANDONED
+    assert slots.reader.check(1) is DropReason.NOT_COMMITTED
+    with pytest.raises(SequenceError):
+        slots.writer.commit(1, LAYOUT)
+    assert ends.subscription.poll() == []
+    writer.deadline_ns = None
+    assert writer.publish(9, IMAGE, LAYOUT) >= 0
+    assert writer.statistics() == {"committed": 1, "told": 1, "expired": 0, "abandoned": 1}
+
+
+class EndsTheLease:
+    """A source whose export takes so long that the lease is over when the copy begins."""
+
+    def __init__(self, writer: FrameWriter) -> None:
+        self.writer = writer
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        self.writer.deadline_ns = time.monotonic_ns()
+        return memoryview(IMAGE)
+
+
+def test_lease_that_ends_within_publish_abandons_it(writer: FrameWriter, slots: CoreSlots) -> None:
+    assert writer.publish(1, EndsTheLease(writer), LAYOUT) == ABANDONED
+    assert slots.reader.check(1) is DropReason.NOT_COMMITTED
+
+
+def test_lease_follows_the_keepalives_that_left(ends: Ends, writer: FrameWriter, until: Until) -> None:
+    lifetime = 200_000_000
+    drain = ends.subscription.drain(max_message=64)
+    heartbeat = Heartbeat(ends.publication, b"alive", 10_000_000)
+    until(lambda: heartbeat.sent)
+    writer.follow(heartbeat, lifetime)
+    time.sleep(0.3)
+    assert writer.publish(0, IMAGE, LAYOUT) >= 0
+    heartbeat.close()
+    until(lambda: writer.publish(1, IMAGE, LAYOUT) == EXPIRED if heartbeat_is_old(heartbeat, lifetime) else False)
+    writer.follow(heartbeat, lifetime, time.monotonic_ns())
+    assert writer.publish(1, IMAGE, LAYOUT) >= 0
+    writer.follow(None)
+    assert writer.publish(2, IMAGE, LAYOUT) >= 0
+    drain.close()
+
+
+def heartbeat_is_old(heartbeat: Heartbeat, lifetime: int) -> bool:
+    return time.monotonic_ns() - heartbeat.last_sent_ns >= lifetime
+
+
+def test_nobody_listening_and_back_pressure_are_told_but_not_waited_for(client: Client, slots: CoreSlots) -> None:
+    alone = FrameWriter(client.add_publication(CHANNEL, 11), slots.writer, STREAM, EPOCH)
+    assert alone.publish(0, IMAGE, LAYOUT) == Outcome.NOT_CONNECTED
+    assert isinstance(slots.reader.check(0), CheckedSlot)
+    assert alone.statistics() == {"committed": 1, "told": 0, "expired": 0, "abandoned": 0}
+
+
+def test_back_pressure_commits_and_drops_the_descriptor(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
+    while ends.publication.offer(bytes(1000)) >= 0:
+        pass
+    started = time.monotonic()
+    outcomes = {writer.publish(seq, IMAGE, LAYOUT) for seq in range(2000)}
+    assert time.monotonic() - started < 5
+    assert Outcome.BACK_PRESSURED in outcomes
+    assert writer.committed == 2000
+    assert ends.publication.statistics()["back_pressured"] >= 2000 - writer.told
+    assert isinstance(slots.reader.check(1999), CheckedSlot)
+
+
+def test_lost_media_driver_costs_the_descriptor_only(media_driver: MediaDriver, slots: CoreSlots) -> None:
+    with Client.connect(media_driver.settings) as client:
+        publication = client.add_publication(CHANNEL, 12)
+        writer = FrameWriter(publication, slots.writer, STREAM, EPOCH)
+        client.shut()
+        assert writer.publish(0, IMAGE, LAYOUT) == Outcome.CLOSED
+        assert isinstance(slots.reader.check(0), CheckedSlot)
+        assert publication.statistics()["closed"] == 1
+        client.reconnect(10)
+        assert writer.publish(1, IMAGE, LAYOUT) == Outcome.NOT_CONNECTED
+        publication.close()
+        with pytest.raises(TransportClosed):
+            writer.publish(2, IMAGE, LAYOUT)
+        with pytest.raises(TransportClosed):
+            writer.commit(2, LAYOUT)
+    assert slots.word(2) == 0
+
+
+def test_what_the_slot_refuses_is_refused_with_words(writer: FrameWriter, slots: CoreSlots) -> None:
+    large = np.zeros(2000, np.uint8)
+    with pytest.raises(NoPoolFits):
+        writer.publish(1, large, Layout(TensorLayout.of(large).header))
+    with pytest.raises(TensorError, match="47 bytes"):
+        writer.publish(1, bytes(47), LAYOUT)
+    with pytest.raises(TensorError, match="int16"):
+        writer.publish(1, np.zeros((3, 4), np.int16), LAYOUT)
+    with pytest.raises(TensorError, match=r"\(4, 3\)"):
+        writer.publish(1, np.zeros((3, 4), np.float32).T, LAYOUT)
+    assert slots.word(1) == 0
+    writer.publish(1, IMAGE, LAYOUT)
+    with pytest.raises(SequenceError):
+        writer.publish(1, IMAGE, LAYOUT)
+    with pytest.raises(SequenceError):
+        writer.publish(2**63, IMAGE, LAYOUT)
+    with pytest.raises(OverflowError):
+        writer.publish(2, IMAGE, LAYOUT, -1)
+    slots.writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        writer.publish(2, IMAGE, LAYOUT)
+    assert writer.statistics() == {"committed": 1, "told": 1, "expired": 0, "abandoned": 0}
+
+
+def test_failed_flush_leaves_the_slot_uncommitted(ends: Ends) -> None:
+    def flush(payload: memoryview) -> None:
+        raise OSError("no flush")
+
+    slots = CoreSlots(visibility=flush)
+    writer = FrameWriter(ends.publication, slots.writer, STREAM, EPOCH)
+    with pytest.raises(OSError, match="no flush"):
+        writer.publish(1, IMAGE, LAYOUT)
+    assert slots.reader.check(1) is DropReason.NOT_COMMITTED
+    assert ends.subscription.poll() == []
+    assert writer.statistics() == {"committed": 0, "told": 0, "expired": 0, "abandoned": 1}
