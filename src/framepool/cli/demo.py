@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from cyclopts import Parameter
 from rich.console import Console
 
 import framepool
+from framepool.cli.patterns import moving_spot
 from framepool.cli.stopping import stop_asked
 from framepool.client.consumer import Consumer
 from framepool.config import Config, DriverConfig, PoolConfig, ProfileConfig, StreamConfig
@@ -129,12 +129,12 @@ def stop(camera: subprocess.Popen[str]) -> int:
 
 
 @contextlib.contextmanager
-def live(console: Console) -> Iterator[Callable[[str], object]]:
+def live(console: Console, waiting: str = "waiting for the camera") -> Iterator[Callable[[str], object]]:
     """Shows a line in place on a terminal, lines below each other elsewhere."""
     if not console.is_terminal:
         yield lambda text: print(text, flush=True)
         return
-    with console.status("waiting for the camera") as status:
+    with console.status(waiting) as status:
         yield status.update
 
 
@@ -223,18 +223,6 @@ def camera(base: str, /, *, width: int, height: int, rate: float) -> None:
             time.sleep(max(0.0, due - time.monotonic()))
         print(producer.counts["published"], flush=True)
         sys.stdin.read()
-
-
-def moving_spot(width: int, height: int, count: int = 16) -> list[npt.NDArray[np.uint16]]:
-    """A few frames of a bright spot that goes round on a gradient."""
-    rows, columns = np.mgrid[0:height, 0:width]
-    gradient = (rows + columns) % 1024
-    images = []
-    for angle in np.linspace(0, 2 * np.pi, count, endpoint=False):
-        row, column = height * (0.5 + 0.3 * np.sin(angle)), width * (0.5 + 0.3 * np.cos(angle))
-        spot = 3000 * np.exp(-((rows - row) ** 2 + (columns - column) ** 2) / (0.002 * width * height))
-        images.append((gradient + spot).astype(np.uint16))
-    return images
 
 
 def _end_with_parent() -> None:
