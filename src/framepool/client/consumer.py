@@ -277,6 +277,7 @@ class Consumer:
         if self._next_seq is not None:
             if seq < self._next_seq:
                 self._place.unmap(f"sequence went back from {self._next_seq - 1} to {seq}")
+                self._leave()
                 return None
             self.counts["gap"] += seq - self._next_seq
         self._next_seq = seq + 1

@@ -38,6 +38,7 @@ class Seat(Place):
         settings = settings or AttachSettings()
         self.stream_id = stream_id
         self.role = role
+        self._plane = plane
         self.attachment = Attachment(
             stream_id,
             role,
@@ -67,7 +68,8 @@ class Seat(Place):
         self.attachment.start()
 
     def unmap(self, why: str) -> None:
-        self.mapping.unmap(why)
+        with self._plane.lock():
+            self.mapping.unmap(why)
 
     def identity(self) -> tuple[int, int] | None:
         stream = self.stream

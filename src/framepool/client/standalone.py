@@ -32,6 +32,7 @@ class AnnouncedPlace(Place):
     ) -> None:
         policy = owners or OwnerPolicy()
         self.stream_id = stream_id
+        self._plane = plane
         self.mapping = Mapping(
             stream_id, open_stream=lambda layout: map_stream(layout, allowed, owners=policy), clock=plane.clock
         )
@@ -43,7 +44,8 @@ class AnnouncedPlace(Place):
         return self.mapping.stream
 
     def unmap(self, why: str) -> None:
-        self.mapping.unmap(why)
+        with self._plane.lock():
+            self.mapping.unmap(why)
 
     def identity(self) -> tuple[int, int] | None:
         return None if self.mapping.epoch is None else (0, self.mapping.epoch)
