@@ -18,7 +18,7 @@ from framepool._native.seqlock import RingReader
 from framepool.client.attributes import Metadata
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.frame import Frame
-from framepool.client.hello import Endpoint
+from framepool.client.hello import SHARED, Endpoint
 from framepool.client.histogram import LatencyMeter
 from framepool.client.listener import Listener
 from framepool.client.mapping import MappingState, ring_parts
@@ -73,6 +73,7 @@ class Consumer:
         self._on_close = on_close
         self._gate = RateGate(0, clock)
         self._assigned = 0
+        self._where = (SHARED, SHARED)
         self._progress: Drain | None = None
         self._last_seq = 0
         self._stream: MappedStream | None = None
@@ -331,8 +332,10 @@ class Consumer:
         self._assigned = self.duties.assigned
         assignment = self.duties.assignment
         self._gate.limit(assignment.local_rate_hz)
-        if self.switch is not None:
-            self._descriptors, self._progress = self.switch(assignment.descriptor, assignment.control)
+        where = (assignment.descriptor, assignment.control)
+        if self.switch is not None and where != self._where:
+            self._where = where
+            self._descriptors, self._progress = self.switch(*where)
             self._listener = Listener(self._descriptors.subscription, self._descriptors)
 
     def _leave(self) -> None:
