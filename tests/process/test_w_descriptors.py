@@ -20,6 +20,7 @@ from framepool.config import Config
 from framepool.errors import FrameOverwritten
 from framepool.shm.superblock import read_superblock
 from framepool.wire._generated.control_900 import FrameDescriptor
+from framepool.wire._generated.trace_904 import TraceLinkSet
 from framepool.wire.message import MESSAGE_HEADER, UINT64_NULL
 from tests.support.onlooker import STREAM, Ear, Onlooker, first_frame, small_config, take, wait_until
 
@@ -227,6 +228,21 @@ def test_traced_frames_come_like_untraced_ones(pool: fp.Pool) -> None:
     assert [frame.seq for frame in frames] == sent
     assert [frame.trace_id for frame in frames] == [None, 5, None, 2**64 - 1]
     assert [frame.copy().tolist() for frame in frames] == [SPOT.tolist()] * 4
+
+
+@pytest.mark.clause("W-10.2.1-17")
+def test_derived_frame_names_the_traces_it_was_made_of(pool: fp.Pool, config: Config, onlooker: Onlooker) -> None:
+    ear = onlooker.listen(config.stream_ids.metadata)
+    camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
+    first_frame(camera, eye)
+    camera.publish(SPOT, trace_id=5)
+    camera.publish(SPOT, trace_id=6)
+    parents = take(eye, 2)
+    made = camera.publish(SPOT, trace_id=7, parents=parents)
+    wait_until(lambda: ear.all(TraceLinkSet))
+    (links,) = ear.all(TraceLinkSet)
+    assert (links.stream_id, links.epoch, links.seq, links.trace_id) == (STREAM, epoch_of(camera), made, 7)
+    assert [parent.trace_id for parent in links.parents] == [5, 6]
 
 
 @pytest.mark.clause("W-10.2.1-10")
