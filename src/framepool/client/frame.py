@@ -70,6 +70,7 @@ class Frame:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The length of each dimension."""
         return self._checked.layout.shape
 
     @property
