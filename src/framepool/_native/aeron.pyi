@@ -126,7 +126,12 @@ class Claim:
 @final
 class Heartbeat:
     def __init__(
-        self, publication: Publication, message: bytes, period_ns: int, stamp_offset: int | None = None
+        self,
+        publication: Publication,
+        message: bytes,
+        period_ns: int,
+        stamp_offset: int | None = None,
+        give_up_ns: int = 0,
     ) -> None: ...
     @property
     def publication(self) -> Publication: ...
@@ -138,6 +143,8 @@ class Heartbeat:
     def stamp_offset(self) -> int | None: ...
     @property
     def last_sent_ns(self) -> int: ...
+    @property
+    def gave_up(self) -> bool: ...
     @property
     def sent(self) -> int: ...
     @property

@@ -272,9 +272,11 @@ cdef extern from "aeron_heartbeat.h" nogil:
     void fp_heart_add(
         fp_heart_t *heart, fp_beat_t *beat, const void *owner, aeron_publication_t *publication, fp_report_t *report)
     void fp_heart_remove(fp_heart_t *heart, fp_beat_t *beat)
-    fp_beat_t *fp_beat_new(const uint8_t *message, size_t length, int64_t period_ns, int64_t stamp_offset)
+    fp_beat_t *fp_beat_new(
+        const uint8_t *message, size_t length, int64_t period_ns, int64_t stamp_offset, int64_t give_up_ns)
     void fp_beat_free(fp_beat_t *beat)
     int fp_beat_update(fp_heart_t *heart, fp_beat_t *beat, const uint8_t *message, size_t length)
     int64_t fp_beat_last_sent_ns(fp_beat_t *beat)
+    bint fp_beat_gave_up(fp_beat_t *beat)
     uint64_t fp_beat_sent(fp_beat_t *beat)
     uint64_t fp_beat_failed(fp_beat_t *beat)

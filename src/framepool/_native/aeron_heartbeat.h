@@ -22,6 +22,9 @@ typedef struct fp_beat_stct
     int64_t try_ns;    /* when to offer this period's message; INT64_MAX: it is sent */
     bool begun;        /* there was a period before */
     int64_t stamp_offset; /* -1: none */
+    int64_t give_up_ns;   /* after so long without a message sent it sends nothing more; 0: never */
+    int64_t begun_ns;
+    atomic_bool gave_up;
     size_t length;
     uint8_t *message;
     atomic_int_least64_t last_sent_ns;
@@ -64,9 +67,26 @@ static bool fp_beat_offer(fp_beat_t *beat, int64_t now)
     return true;
 }
 
+/* Whether whoever the beat speaks for must count as given up by now: a process that was stopped and wakes up may not
+ * go on as if nothing had been. Once true it stays so. */
+static bool fp_beat_is_over(fp_beat_t *beat, int64_t now)
+{
+    const int64_t last = atomic_load_explicit(&beat->last_sent_ns, memory_order_relaxed);
+
+    if (beat->give_up_ns > 0 && now - (0 != last ? last : beat->begun_ns) >= beat->give_up_ns)
+    {
+        atomic_store_explicit(&beat->gave_up, true, memory_order_release);
+    }
+    return atomic_load_explicit(&beat->gave_up, memory_order_relaxed);
+}
+
 /* Does what is due of one beat; returns when it next has something to do. */
 static int64_t fp_beat_turn(fp_beat_t *beat, int64_t now)
 {
+    if (fp_beat_is_over(beat, now))
+    {
+        return INT64_MAX;
+    }
     if (now >= beat->next_ns)
     {
         if (beat->begun && INT64_MAX != beat->try_ns)
@@ -182,7 +202,8 @@ static void fp_heart_bind(
 }
 
 /* A beat that begins when it is added; NULL without memory. */
-static fp_beat_t *fp_beat_new(const uint8_t *message, size_t length, int64_t period_ns, int64_t stamp_offset)
+static fp_beat_t *fp_beat_new(
+    const uint8_t *message, size_t length, int64_t period_ns, int64_t stamp_offset, int64_t give_up_ns)
 {
     fp_beat_t *beat = calloc(1, sizeof(*beat));
 
@@ -195,6 +216,7 @@ static fp_beat_t *fp_beat_new(const uint8_t *message, size_t length, int64_t per
     beat->length = length;
     beat->period_ns = period_ns;
     beat->stamp_offset = stamp_offset;
+    beat->give_up_ns = give_up_ns;
     return beat;
 }
 
@@ -211,7 +233,8 @@ static void fp_heart_add(
     beat->owner = owner;
     beat->publication = publication;
     beat->report = report;
-    beat->next_ns = fp_now_ns();
+    beat->begun_ns = fp_now_ns();
+    beat->next_ns = beat->begun_ns;
     beat->next = heart->beats;
     heart->beats = beat;
     pthread_cond_signal(&heart->changed);
@@ -256,6 +279,11 @@ static int fp_beat_update(fp_heart_t *heart, fp_beat_t *beat, const uint8_t *mes
 static int64_t fp_beat_last_sent_ns(fp_beat_t *beat)
 {
     return atomic_load_explicit(&beat->last_sent_ns, memory_order_acquire);
+}
+
+static bool fp_beat_gave_up(fp_beat_t *beat)
+{
+    return atomic_load_explicit(&beat->gave_up, memory_order_acquire);
 }
 
 static uint64_t fp_beat_sent(fp_beat_t *beat)

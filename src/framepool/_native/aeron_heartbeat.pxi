@@ -9,10 +9,19 @@ cdef class Heartbeat:
     A program that computes or sleeps stays alive to others. The first message leaves at once; each has the time of
     CLOCK_MONOTONIC at `stamp_offset`, if that is given. An offer that Aeron does not take is repeated until the next
     period begins, never waited for. After the loss of the media driver it goes on as soon as `Client.reconnect` has
-    given the publication its new life. It ends with `close`, or when it is dropped, or with its publication.
+    given the publication its new life. It ends with `close`, or when it is dropped, or with its publication. With
+    `give_up_ns` it also ends, for good, once so long has passed without a message sent: whoever it speaks for counts as
+    dead by then, and a process that was stopped and wakes up must not claim otherwise.
     """
 
-    def __cinit__(self, Publication publication not None, bytes message not None, int64_t period_ns, stamp_offset=None):
+    def __cinit__(
+        self,
+        Publication publication not None,
+        bytes message not None,
+        int64_t period_ns,
+        stamp_offset=None,
+        int64_t give_up_ns=0,
+    ):
         cdef Client client = publication.client
         cdef int error
         client.check_owner()
@@ -28,7 +37,7 @@ cdef class Heartbeat:
         if client.heart != NULL:
             self.c = fp_beat_new(
                 <const uint8_t *>PyBytes_AS_STRING(message), <size_t>PyBytes_GET_SIZE(message), period_ns,
-                -1 if stamp_offset is None else stamp_offset)
+                -1 if stamp_offset is None else stamp_offset, give_up_ns)
         if self.c == NULL:
             raise MemoryError
         error = fp_heart_start(client.heart)
@@ -78,6 +87,11 @@ cdef class Heartbeat:
     def last_sent_ns(self):
         """CLOCK_MONOTONIC just before the last offer that Aeron took; 0 before the first."""
         return self.last_sent()
+
+    @property
+    def gave_up(self):
+        """Whether it ended because it was kept from sending for `give_up_ns`."""
+        return fp_beat_gave_up(self.c)
 
     @property
     def sent(self):

@@ -18,14 +18,23 @@ from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
 from framepool.shm.region import MappedStream
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Publication
+from framepool.transport.aeron import Client, Heartbeat, Publication
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
-from framepool.wire._generated.driver_901 import ShmAttachResponse, ShmDriverShutdown, ShmLeaseRevoked
+from framepool.wire._generated.driver_901 import (
+    ShmAttachResponse,
+    ShmDriverShutdown,
+    ShmLeaseKeepalive,
+    ShmLeaseRevoked,
+)
 from framepool.wire.dispatch import Dispatcher
-from framepool.wire.message import Message
+from framepool.wire.message import MESSAGE_HEADER, Message
 
 log = logging.getLogger(__name__)
 
+
+KEEPALIVE_STAMP_OFFSET = MESSAGE_HEADER.size + next(
+    field.offset for field in ShmLeaseKeepalive.FIELDS if field.name == "clientTimestampNs"
+)
 
 Topic = Literal["control", "announce", "qos", "metadata"]
 """The streams of Wire 5 that every process shares."""
@@ -145,6 +154,10 @@ class ControlPlane:
         except MediaDriverLost:
             self._lost = True
             return False
+
+    def start_beat(self, message: ShmLeaseKeepalive, period_ns: int, give_up_ns: int) -> Heartbeat:
+        """Sends a keepalive each period from a native thread, whatever the interpreter is busy with."""
+        return Heartbeat(self._mouth("control"), message.encode(), period_ns, KEEPALIVE_STAMP_OFFSET, give_up_ns)
 
     def max_message_length(self, topic: Topic) -> int:
         """The longest message that the stream takes."""

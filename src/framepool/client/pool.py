@@ -172,6 +172,7 @@ class Pool:
             create=create,
             require_hugepages=require_hugepages,
             settings=self._attach_settings,
+            native_keepalives=True,
         )
 
     def _attach(self, place: Place, timeout: float) -> None:

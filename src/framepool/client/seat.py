@@ -32,7 +32,9 @@ class Seat(Place):
         require_hugepages: bool = False,
         client_id: int | None = None,
         settings: AttachSettings | None = None,
+        native_keepalives: bool = False,
     ) -> None:
+        """With `native_keepalives` the lease lives as long as the process does, else as long as the plane is turned."""
         writable = role is Role.PRODUCER
         policy = owners or OwnerPolicy()
         settings = settings or AttachSettings()
@@ -48,6 +50,7 @@ class Seat(Place):
             create=create,
             require_hugepages=require_hugepages,
             settings=settings,
+            start_beat=plane.start_beat if native_keepalives else None,
         )
         self.mapping = Mapping(
             stream_id,

@@ -139,6 +139,17 @@ def test_periods_without_a_reader_are_failures_and_it_is_heard_as_soon_as_one_co
         until(lambda: heartbeat.sent >= 3)
 
 
+def test_kept_from_sending_for_too_long_it_ends_for_good(client: Client, until: Until) -> None:
+    publication = client.add_publication(CHANNEL, 78)
+    with Heartbeat(publication, b"alive", PERIOD, give_up_ns=100 * MILLI) as beat:
+        until(lambda: beat.gave_up)
+        late = client.add_subscription(CHANNEL, 78)
+        until(lambda: publication.is_connected)
+        time.sleep(0.1)
+        assert late.poll() == []
+        assert beat.sent == 0
+
+
 def test_back_pressure_is_neither_waited_for_nor_counted_twice(ends: Ends, until: Until) -> None:
     """Nobody polls: the window of 32 KiB is full, each period fails once, and the first poll lets one through."""
     while ends.publication.offer(bytes(1000)) >= 0:
