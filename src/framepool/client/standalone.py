@@ -21,7 +21,7 @@ from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.shm.region import MappedStream, map_stream
 from framepool.transport.aeron import Publication
-from framepool.wire._generated.control_900 import PayloadPool, ShmPoolAnnounce
+from framepool.wire._generated.control_900 import ShmPoolAnnounce
 
 
 class AnnouncedPlace(Place):
@@ -133,26 +133,8 @@ class OwnedPlace(Place):
             return
         now = self._clock.timestamp_ns()
         self._regions.refresh_activity(now)
-        layout = self._regions.layout
-        message = ShmPoolAnnounce(
-            stream_id=layout.stream_id,
-            producer_id=self.producer_id,
-            epoch=layout.epoch,
-            announce_timestamp_ns=now,
-            announce_clock_domain=self._clock.domain,
-            layout_version=layout.layout_version,
-            header_nslots=layout.nslots,
-            header_slot_bytes=layout.header_slot_bytes,
-            payload_pools=tuple(
-                PayloadPool(
-                    pool_id=pool.pool_id,
-                    pool_nslots=pool.nslots,
-                    stride_bytes=pool.stride_bytes,
-                    region_uri=str(pool.uri),
-                )
-                for pool in layout.pools
-            ),
-            header_region_uri=str(layout.header_uri),
+        message = self._regions.layout.announce(
+            producer_id=self.producer_id, timestamp_ns=now, clock_domain=self._clock.domain
         )
         with contextlib.suppress(MediaDriverLost):  # the plane waits for it
             self._announces.offer(message.encode())

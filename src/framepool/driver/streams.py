@@ -17,7 +17,6 @@ from framepool.config import Config, ProfileConfig
 from framepool.driver.leases import Lease, LeaseRefused, LeaseTable
 from framepool.errors import AllocationError, FramepoolError, RegionError
 from framepool.shm.layout import StreamLayout
-from framepool.wire._generated import control_900 as control
 from framepool.wire._generated.driver_901 import (
     Bool,
     LeaseRevokeReason,
@@ -208,20 +207,9 @@ class Authority:
         if producer is None or self._in_time(producer):
             self._regions.refresh(layout, now)
         self.counts["announces"] += 1
-        self._publish(
-            control.ShmPoolAnnounce(
-                stream_id=layout.stream_id,
-                producer_id=0 if producer is None else producer.client_id,
-                epoch=layout.epoch,
-                announce_timestamp_ns=now,
-                announce_clock_domain=self._clock.domain,
-                layout_version=layout.layout_version,
-                header_nslots=layout.nslots,
-                header_slot_bytes=layout.header_slot_bytes,
-                payload_pools=_pools(control.PayloadPool, layout),
-                header_region_uri=str(layout.header_uri),
-            )
-        )
+        producer_id = 0 if producer is None else producer.client_id
+        domain = self._clock.domain
+        self._publish(layout.announce(producer_id=producer_id, timestamp_ns=now, clock_domain=domain))
 
     def shut_down(self, reason: ShutdownReason, text: str = "") -> None:
         """Tells everybody that all leases end now (Driver 4.12)."""
@@ -374,13 +362,14 @@ def _granted(correlation_id: int, lease: Lease, layout: StreamLayout) -> ShmAtta
         header_nslots=layout.nslots,
         header_slot_bytes=layout.header_slot_bytes,
         max_dims=MAX_DIMS,
-        payload_pools=_pools(PayloadPool, layout),
+        payload_pools=tuple(
+            PayloadPool(
+                pool_id=pool.pool_id,
+                pool_nslots=pool.nslots,
+                stride_bytes=pool.stride_bytes,
+                region_uri=str(pool.uri),
+            )
+            for pool in layout.pools
+        ),
         header_region_uri=str(layout.header_uri),
-    )
-
-
-def _pools[P: (PayloadPool, control.PayloadPool)](kind: type[P], layout: StreamLayout) -> tuple[P, ...]:
-    return tuple(
-        kind(pool_id=pool.pool_id, pool_nslots=pool.nslots, stride_bytes=pool.stride_bytes, region_uri=str(pool.uri))
-        for pool in layout.pools
     )

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from framepool.errors import RegionError
 from framepool.shm.uri import RegionUri
+from framepool.wire._generated.control_900 import ClockDomain, PayloadPool, ShmPoolAnnounce
 from framepool.wire.constants import HEADER_SLOT_BYTES, LAYOUT_VERSION, SUPERBLOCK_SIZE
 
 STRIDE_UNIT: Final = 64
@@ -106,6 +107,29 @@ class StreamLayout:
         )
         layout.validate()
         return layout
+
+    def announce(self, *, producer_id: int, timestamp_ns: int, clock_domain: ClockDomain) -> ShmPoolAnnounce:
+        """What tells others of these regions (Wire 10.1.1); the reverse of `from_announce`."""
+        return ShmPoolAnnounce(
+            stream_id=self.stream_id,
+            producer_id=producer_id,
+            epoch=self.epoch,
+            announce_timestamp_ns=timestamp_ns,
+            announce_clock_domain=clock_domain,
+            layout_version=self.layout_version,
+            header_nslots=self.nslots,
+            header_slot_bytes=self.header_slot_bytes,
+            payload_pools=tuple(
+                PayloadPool(
+                    pool_id=pool.pool_id,
+                    pool_nslots=pool.nslots,
+                    stride_bytes=pool.stride_bytes,
+                    region_uri=str(pool.uri),
+                )
+                for pool in self.pools
+            ),
+            header_region_uri=str(self.header_uri),
+        )
 
     @property
     def header_file_bytes(self) -> int:

@@ -14,7 +14,7 @@ from framepool.shm.allocator import Allocator
 from framepool.shm.layout import StreamLayout
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import map_stream
-from framepool.wire._generated.control_900 import ClockDomain, PayloadPool, ShmPoolAnnounce
+from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce
 
 STREAM = 10_000
 
@@ -44,26 +44,8 @@ class World:
             with open(layout.header_uri.path, "r+b") as file:
                 file.seek(56)
                 file.write(self.clock.now_ns(domain).to_bytes(8, "little"))
-        return ShmPoolAnnounce(
-            stream_id=layout.stream_id,
-            producer_id=1,
-            epoch=layout.epoch,
-            announce_timestamp_ns=self.clock.now_ns(domain) - age_ns,
-            announce_clock_domain=domain,
-            layout_version=layout.layout_version,
-            header_nslots=layout.nslots,
-            header_slot_bytes=layout.header_slot_bytes,
-            payload_pools=tuple(
-                PayloadPool(
-                    pool_id=pool.pool_id,
-                    pool_nslots=pool.nslots,
-                    stride_bytes=pool.stride_bytes,
-                    region_uri=str(pool.uri),
-                )
-                for pool in layout.pools
-            ),
-            header_region_uri=str(layout.header_uri),
-        )
+        stamp = self.clock.now_ns(domain) - age_ns
+        return layout.announce(producer_id=1, timestamp_ns=stamp, clock_domain=domain)
 
 
 @pytest.fixture
