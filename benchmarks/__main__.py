@@ -22,7 +22,7 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}", file=sys.stderr)
         return 2
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     rows = []
     for name in wanted or MODULES:
         with console.status(f"measuring {name}"):
