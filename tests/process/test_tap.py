@@ -141,6 +141,7 @@ def test_derived_frame_is_linked_to_the_traces_of_its_parents(tap: Taps, driver:
     assert (links.seq, links.trace_id) == (grandchild.seq, grandchild.trace_id)
     assert [parent.trace_id for parent in links.parents] == [child.trace_id, 41]
     stop(listening)
+    assert {json.loads(text)["message"] for text in listening.lines if text.startswith("{")} == {"TraceLinkSet"}
 
 
 def test_what_cannot_be_decoded_is_shown_and_tokens_are_not(tap: Taps, driver: RunningDriver) -> None:
