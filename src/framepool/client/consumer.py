@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from framepool._native.frames import FrameReader, Taken
 from framepool._native.seqlock import RingReader
 from framepool.client.attributes import Metadata
 from framepool.client.consumer_duties import ConsumerDuties
@@ -28,12 +29,12 @@ from framepool.client.qos import ConsumerReading
 from framepool.client.rate import RateGate
 from framepool.clock import Clock, MonotonicClock
 from framepool.errors import MediaDriverLost, TransportClosed
-from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
-from framepool.wire._generated.control_900 import FrameDescriptor, FrameProgress, Mode
+from framepool.wire._generated.control_900 import FrameProgress, Mode
 
 MAX_OUTSTANDING_SEQ_GAP = 256
+NOT_OF_THIS_EPOCH = frozenset({"other epoch", "unmapped", "unsupported", "resyncs"})
 PATIENCE = 0.05
 """Seconds between looks at a stream that says nothing."""
 
@@ -67,8 +68,10 @@ class Consumer:
         self.counts: Counter[str] = Counter()
         self._place = place
         self._descriptors = descriptors
-        self._listener = Listener(descriptors.subscription, descriptors)
-        self._max_gap = max_outstanding_seq_gap
+        self._listener = Listener(descriptors.subscription)
+        self._frames = FrameReader(descriptors, None, place.stream_id, max_gap=max_outstanding_seq_gap)
+        self._counted: Counter[str] = Counter()
+        self._resume_at: int | None = None
         self._lookup = lookup
         self._on_close = on_close
         self._gate = RateGate(0, clock)
@@ -78,7 +81,6 @@ class Consumer:
         self._last_seq = 0
         self._stream: MappedStream | None = None
         self._ring: RingReader | None = None
-        self._next_seq: int | None = None
         self._ready: deque[Frame] = deque()
 
     @property
@@ -91,25 +93,21 @@ class Consumer:
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
         self._follow_assignment()
+        ring = self._reader()
         try:
-            messages = self._listener.poll(limit)
+            taken = self._frames.take(limit)
+            self._listener.tend(heard=bool(taken))
         except MediaDriverLost:  # the control plane waits for it
             return []
         except TransportClosed:
             if self.closed:  # by another thread, just now
                 return []
             raise
-        descriptors = deque(FrameDescriptor.decode(message) for message in messages)
-        frames = []
-        while descriptors:
-            descriptor = descriptors.popleft()
-            if self._is_far_behind(descriptor):
-                self.counts["resyncs"] += 1
-                descriptor = descriptors.pop() if descriptors else descriptor
-                descriptors.clear()  # all before the newest is given up as a gap
-            frame = self._receive(descriptor)
-            if frame is not None:
-                frames.append(frame)
+        self._count()
+        frames = [] if ring is None else [frame for item in taken if (frame := self._hand_over(ring, item)) is not None]
+        if self._frames.regressed is not None:
+            self._place.unmap(f"the sequence went back to {self._frames.regressed}")
+            self._leave()
         return frames
 
     def latest(self, timeout: float | None = None) -> Frame | None:
@@ -257,52 +255,51 @@ class Consumer:
         finally:
             loop.remove_reader(self._descriptors.fileno())
 
-    def _is_far_behind(self, descriptor: FrameDescriptor) -> bool:
-        """Whether so many frames are missing that only the newest is worth having (Wire 15.4)."""
-        return (
-            self._next_seq is not None
-            and self._stream is not None
-            and descriptor.epoch == self._stream.layout.epoch
-            and descriptor.seq - self._next_seq > self._max_gap
-        )
-
-    def _receive(self, descriptor: FrameDescriptor) -> Frame | None:
-        ring = self._reader()
-        if ring is None or self._stream is None:
-            self.counts["unmapped"] += 1
-            return None
-        if descriptor.epoch != self._stream.layout.epoch:
-            self.counts["other epoch"] += 1
-            return None
-        seq = descriptor.seq
-        if self._next_seq is not None:
-            if seq < self._next_seq:
-                self._place.unmap(f"sequence went back from {self._next_seq - 1} to {seq}")
-                self._leave()
-                return None
-            self.counts["gap"] += seq - self._next_seq
-        self._next_seq = seq + 1
-        self._last_seq = seq
+    def _hand_over(self, ring: RingReader, taken: Taken) -> Frame | None:
+        """A frame whose header is whole, if this consumer wants it now."""
         if self.duties is not None:
-            self.duties.on_descriptor(seq)
-        checked = ring.check(seq)
-        if isinstance(checked, DropReason):
-            self.counts["late" if checked.late else f"invalid {checked.name}"] += 1
-            return None
-        if not self._gate.admits(descriptor.timestamp_ns, checked.timestamp_ns):
+            self.duties.on_descriptor(taken.seq)
+        checked = taken.checked
+        if not self._gate.admits(taken.publish_timestamp_ns, checked.timestamp_ns):
+            self.counts["received"] -= 1
             self.counts["rate limited"] += 1
             return None
-        self.counts["received"] += 1
         self.latency.observe(checked.timestamp_ns)
         return Frame(
             ring,
             checked,
-            stream_id=descriptor.stream_id,
-            epoch=descriptor.epoch,
-            trace_id=descriptor.trace_id,
+            stream_id=self.stream_id,
+            epoch=self._frames.epoch,
+            trace_id=taken.trace_id,
             lookup=self._lookup,
             late=self._count_late,
         )
+
+    def _count(self) -> None:
+        """Takes over what the native reader counted since the last look."""
+        frames = self._frames
+        now: Counter[str] = Counter(
+            {
+                "received": frames.received,
+                "gap": frames.gap,
+                "late": frames.late,
+                "skipped": frames.skipped,
+                "other epoch": frames.other_epoch,
+                "unmapped": frames.unmapped,
+                "unsupported": frames.unsupported,
+                "resyncs": frames.resyncs,
+            }
+        )
+        now.update({f"invalid {reason.name}": count for reason, count in frames.invalid().items()})
+        news = now - self._counted
+        self._counted = now
+        self.counts.update(news)
+        if frames.next_seq is not None:
+            self._last_seq = frames.next_seq - 1
+            if self._resume_at is not None:
+                told_of = sum(count for name, count in news.items() if name not in NOT_OF_THIS_EPOCH)
+                self.counts["gap"] += max(0, frames.next_seq - told_of - self._resume_at)
+                self._resume_at = None
 
     def _count_late(self, frame: Frame) -> None:
         self.counts["received"] -= 1
@@ -317,6 +314,7 @@ class Consumer:
             if stream is not None:
                 parts = ring_parts(stream)
                 self._ring = RingReader(*parts)
+                self._frames.remap(self._ring, stream.layout.epoch)
                 if self.duties is not None:
                     self.duties.follow(PartialSlots(self._ring, *parts), stream.layout.epoch)
         return self._ring
@@ -335,8 +333,12 @@ class Consumer:
         where = (assignment.descriptor, assignment.control)
         if self.switch is not None and where != self._where:
             self._where = where
+            self._resume_at = self._frames.next_seq
             self._descriptors, self._progress = self.switch(*where)
-            self._listener = Listener(self._descriptors.subscription, self._descriptors)
+            self._listener = Listener(self._descriptors.subscription)
+            epoch, max_gap = self._frames.epoch, self._frames.max_gap
+            self._frames = FrameReader(self._descriptors, self._ring, self.stream_id, epoch, max_gap=max_gap)
+            self._counted.clear()
 
     def _leave(self) -> None:
         """Lets go of an epoch; its frames are not valid any more, and those in flight are dropped with it."""
@@ -345,7 +347,8 @@ class Consumer:
         self._ready.clear()
         ring, self._ring = self._ring, None
         self._stream = None
-        self._next_seq = None
+        self._resume_at = None
+        self._frames.remap(None)
         if self.duties is not None:
             self.duties.follow(None, 0)
         if ring is not None:

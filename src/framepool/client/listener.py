@@ -7,29 +7,34 @@ itself: announces are repeated, requests are asked again, a lease that ended is 
 
 from __future__ import annotations
 
-from framepool.transport.aeron import Drain, Subscription
+from framepool.transport.aeron import Subscription
 
 
 class Listener:
-    """Polls a subscription, or takes from its drain."""
+    """Polls a subscription, or tends to one that somebody else empties."""
 
-    def __init__(self, subscription: Subscription, drain: Drain | None = None) -> None:
+    def __init__(self, subscription: Subscription) -> None:
         self.left_behind = 0
         self._subscription = subscription
-        self._drain = drain
         self._connected = False
         self._joining = False
 
     def poll(self, limit: int = 64) -> list[bytes]:
         """What came, oldest first; also turns the joining, so it is to be called when nothing is expected too."""
         if self._joining:
-            if not self._subscription.poll_add():
+            self.tend(heard=False)
+            if self._joining:
                 return []
-            self._joining = False
-        messages = self._subscription.poll(limit) if self._drain is None else self._drain.take(limit)
-        if not messages:
-            self._look()
+        messages = self._subscription.poll(limit)
+        self.tend(heard=bool(messages))
         return messages
+
+    def tend(self, *, heard: bool) -> None:
+        """Turns the joining, or looks whether that is needed if nothing was heard."""
+        if self._joining:
+            self._joining = not self._subscription.poll_add()
+        elif not heard:
+            self._look()
 
     def _look(self) -> None:
         """Whoever heard a publication and hears none now was left behind, or the publication ended; joining again
