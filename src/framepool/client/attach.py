@@ -152,10 +152,15 @@ class Attachment:
 
     def valid(self) -> bool:
         """Whether the lease holds right now: to be asked before a claim and again before a commit."""
+        deadline = self.deadline_ns()
+        return deadline is None or self._clock.monotonic_ns() < deadline
+
+    def deadline_ns(self) -> int | None:
+        """Until when the lease holds if nothing more is heard or said; 0 without one, None if it does not expire."""
         grant = self.grant  # once: another thread may turn us meanwhile
         if grant is None:
-            return False
-        return grant.lifetime_ns is None or self._clock.monotonic_ns() < self._sign_of_life_ns() + grant.lifetime_ns
+            return 0
+        return None if grant.lifetime_ns is None else self._sign_of_life_ns() + grant.lifetime_ns
 
     def detach(self) -> None:
         """Gives the lease back, as far as the driver can be told, and stays detached."""
@@ -165,15 +170,7 @@ class Attachment:
         self._correlation_id = None
         self._asked.clear()
         if grant is not None:
-            self._send(
-                ShmDetachRequest(
-                    correlation_id=_correlation_id(),
-                    lease_id=grant.lease_id,
-                    stream_id=self.stream_id,
-                    client_id=self.client_id,
-                    role=self.role,
-                )
-            )
+            self._give_back(grant)
 
     # What time brings
 
@@ -185,10 +182,10 @@ class Attachment:
         if self.state is not AttachState.ATTACHED:
             return 0
         if now >= self._driver_deadline_ns:
-            self._lost("no sign of the driver")
+            self._given_up("no sign of the driver")
             return 1
         if not self.valid():
-            self._lost("the lease ran out")
+            self._given_up("the lease ran out")
             return 1
         if self._beat is not None:
             self._keepalive_due_ns = self._sign_of_life_ns() + self._interval_ns()
@@ -313,7 +310,7 @@ class Attachment:
         """A full log may drain again at once; half an interval without luck is a failure (Driver 4.4)."""
         if now - self._keepalive_due_ns < self._settings.keepalive_ns // 2:
             return 0
-        self._lost("keepalives could not be sent")
+        self._given_up("keepalives could not be sent")
         return 1
 
     def _extend(self, now: int) -> None:
@@ -345,6 +342,25 @@ class Attachment:
         lifetime = None if expiry is None else max(expiry - now, 1)
         layout = StreamLayout.from_announce(response)  # type: ignore[arg-type]  # checked: nothing is None
         return Grant(response.lease_id, lifetime, layout)  # type: ignore[arg-type]
+
+    def _given_up(self, why: str) -> None:
+        """Ends the lease by our own judgement. A driver that lives after all is told: as long as it holds the lease
+        for ours it rejects every request of this client (Driver 4.8), and such a lease may never expire."""
+        grant = self.grant
+        self._lost(why)
+        if grant is not None:
+            self._give_back(grant)
+
+    def _give_back(self, grant: Grant) -> None:
+        self._send(
+            ShmDetachRequest(
+                correlation_id=_correlation_id(),
+                lease_id=grant.lease_id,
+                stream_id=self.stream_id,
+                client_id=self.client_id,
+                role=self.role,
+            )
+        )
 
     def _lost(self, why: str) -> None:
         log.info("stream %d: lease lost: %s", self.stream_id, why)

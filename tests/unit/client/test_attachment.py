@@ -408,3 +408,23 @@ def test_random_client_ids_differ_and_are_never_reserved() -> None:
     ids = {Attachment(STREAM, Role.CONSUMER, send=lambda _: True, clock=ManualClock()).client_id for _ in range(200)}
     assert len(ids) == 200
     assert 0 not in ids
+
+
+def test_lease_given_up_by_our_own_judgement_is_given_back(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+    """A driver that was only slow would hold it against us, for ever if leases do not expire."""
+    attach(client, wire, clock)
+    clock.advance(4 * NANOS_PER_SECOND)
+    client.do_work()
+    assert client.grant is None
+    (given_back,) = wire.take(ShmDetachRequest)
+    assert (given_back.lease_id, given_back.client_id) == (5, 77)
+    client.do_work()
+    assert len(wire.take(ShmAttachRequest)) == 1, "and asked for again"
+    assert wire.take(ShmDetachRequest) == []
+
+
+def test_lease_that_the_driver_ended_is_not_given_back(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+    attach(client, wire, clock)
+    client.on_lease_revoked(revoked(5))
+    assert client.grant is None
+    assert wire.take(ShmDetachRequest) == []
