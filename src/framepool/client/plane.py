@@ -86,6 +86,10 @@ class Place(ABC):
     def start(self) -> None:
         """Called once, when the plane takes the place in."""
 
+    def deadline_ns(self) -> int | None:
+        """Until when the regions may be written without asking again, on the monotonic clock; None is for ever."""
+        return None
+
     def do_work(self) -> int:
         return 0
 

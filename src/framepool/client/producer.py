@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from framepool._native.frames import ABANDONED, EXPIRED, FrameWriter
 from framepool._native.seqlock import Layout, RingWriter
 from framepool.client.mapping import ring_parts
 from framepool.client.metadata import SourceMetadata
@@ -27,7 +28,7 @@ from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Outcome, Publication
-from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder, ProgressUnit
+from framepool.wire._generated.control_900 import ClockDomain, FrameDescriptor, MajorOrder, ProgressUnit
 from framepool.wire.dtypes import from_numpy
 
 MAX_LAYOUTS = 256
@@ -63,6 +64,7 @@ class Producer:
         self._on_close = on_close
         self._stream: MappedStream | None = None
         self._ring: RingWriter | None = None
+        self._frames: FrameWriter | None = None
         self._next_seq = 0
         self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str, str | None], Layout] = {}
 
@@ -147,13 +149,27 @@ class Producer:
         image = np.asarray(array)
         columns_first = image.flags.f_contiguous and not image.flags.c_contiguous
         layout = self._layout(image.shape, image.dtype, "F" if columns_first else "C")
-        try:
-            slot = self._claim(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
-            slot.array[...] = image
-            slot.commit()
-        except (NotAttached, NoPoolFits):
+        if parents or (self.duties and self.duties.own_streams):
+            return self._publish_by_slot(image, layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
+        if self._writer() is None or self._frames is None:
+            self.counts["no lease"] += 1
             return None
-        return slot.seq
+        seq = self._next_seq
+        self._frames.deadline_ns = self._place.deadline_ns()
+        try:
+            outcome = self._frames.publish(
+                seq,
+                image,
+                layout,
+                self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns,
+                self._metadata_version() if meta_version is None else meta_version,
+                trace_id or 0,
+                self._publish_timestamps,
+            )
+        except NoPoolFits:
+            self.counts["no pool fits"] += 1
+            return None
+        return self._judge(seq, outcome)
 
     def publish_batch(self, arrays: Iterable[npt.ArrayLike]) -> list[int | None]:
         """Publishes one array after the other."""
@@ -181,6 +197,40 @@ class Producer:
         duties = self.duties.statistics() if self.duties else {}
         return {"next_seq": self._next_seq, **self.counts, **self._place.statistics(), **duties}
 
+    def _publish_by_slot(
+        self, image: npt.NDArray[Any], layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace
+    ) -> int | None:
+        """The same step by step, for frames whose descriptor is not all there is to tell."""
+        try:
+            slot = self._claim(layout, timestamp_ns, meta_version, trace)
+            slot.array[...] = image
+            slot.commit()
+        except (NotAttached, NoPoolFits):
+            return None
+        return slot.seq
+
+    def _judge(self, seq: int, outcome: int) -> int | None:
+        """What became of a frame that was published in one call; the lease is looked at before and after the copy."""
+        if outcome == EXPIRED:
+            self.counts["no lease"] += 1
+            return None
+        self._next_seq = seq + 1
+        if outcome == ABANDONED:
+            self.counts["lease lost while writing"] += 1
+            return None
+        self.counts["published"] += 1
+        self._count_told(outcome)
+        return seq
+
+    def _count_told(self, outcome: int) -> None:
+        if outcome == Outcome.NOT_CONNECTED:
+            self.counts["without readers"] += 1
+        elif outcome < 0:
+            self.counts["descriptors lost"] += 1
+
+    def _metadata_version(self) -> int:
+        return self.duties.metadata.version if self.duties else 0
+
     def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace) -> Slot:
         ring = self._writer()
         if ring is None or self._stream is None:
@@ -195,7 +245,7 @@ class Producer:
         self._next_seq = seq + 1
         stamp = self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns
         if meta_version is None:
-            meta_version = self.duties.metadata.version if self.duties else 0
+            meta_version = self._metadata_version()
         return Slot(self, ring, seq, self._stream.layout.epoch, layout, stamp, meta_version, trace)
 
     def _commit(self, slot: Slot) -> None:
@@ -221,10 +271,7 @@ class Producer:
             outcome = self._descriptors.offer(data)
         except MediaDriverLost:
             outcome = Outcome.CLOSED
-        if outcome == Outcome.NOT_CONNECTED:
-            self.counts["without readers"] += 1
-        elif outcome < 0:
-            self.counts["descriptors lost"] += 1
+        self._count_told(outcome)
         if self.duties and self.duties.own_streams:
             self.duties.tell(data)
         if self.duties and (links := slot.trace.links(self.stream_id, slot.epoch, slot.seq)):
@@ -238,10 +285,18 @@ class Producer:
             self._stream = stream
             if stream is not None:
                 self._ring = RingWriter(*ring_parts(stream))
+                self._frames = FrameWriter(
+                    self._descriptors,
+                    self._ring,
+                    self.stream_id,
+                    stream.layout.epoch,
+                    realtime=self._clock.domain is ClockDomain.REALTIME_SYNCED,
+                )
         return self._ring
 
     def _leave(self) -> None:
         ring, self._ring = self._ring, None
+        self._frames = None
         self._stream = None
         self._next_seq = 0
         if ring is not None:

@@ -78,6 +78,9 @@ class Seat(Place):
         stream = self.stream
         return None if stream is None else (self.attachment.client_id, stream.layout.epoch)
 
+    def deadline_ns(self) -> int | None:
+        return self.attachment.deadline_ns()
+
     def refusal(self) -> str:
         return self.attachment.last_refusal or self.mapping.last_refusal
 
