@@ -57,7 +57,7 @@ def objects(process: Process) -> list[dict[str, Any]]:
 
 
 def test_frames_are_saved_whole_and_counted(run: Terminal, tmp_path: Path) -> None:
-    publisher = run("publish", "--pattern=counter", "--rate=2000", *SMALL, "--json")
+    publisher = run("publish", "--pattern=counter", "--rate=200", *SMALL, "--json")
     consumer = run("consume", "--count=30", "--save", tmp_path / "new" / "frames", "--json")
     assert consumer.wait(60) == 0, consumer.lines
     end = objects(consumer)[-1]
@@ -80,6 +80,16 @@ def test_frames_are_saved_whole_and_counted(run: Terminal, tmp_path: Path) -> No
     end = objects(publisher)[-1]
     assert end["published"] == end["counts"]["published"] >= 30
     assert end["dropped"] == 0
+
+
+def test_reader_of_a_fast_stream_takes_as_many_as_it_was_told(run: Terminal) -> None:
+    publisher = run("publish", *SMALL, "--rate=0")
+    consumer = run("consume", "--count=3", "--json")
+    assert consumer.wait(60) == 0, consumer.lines
+    end = objects(consumer)[-1]
+    assert end["received"] == end["counts"]["received"] == 3
+    publisher.signal(signal.SIGTERM)
+    assert publisher.wait(30) == 0, publisher.lines
 
 
 def test_saved_frames_can_be_published_again(run: Terminal, driver: RunningDriver, tmp_path: Path) -> None:
@@ -148,9 +158,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("args", "why"), BAD, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
-def test_bad_input_is_refused_in_one_line(
-    args: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_refused_in_one_line(args: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     from framepool.cli import app
 
     with pytest.raises(SystemExit) as ended:
