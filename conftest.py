@@ -61,7 +61,7 @@ NEEDS = {
 }
 
 
-SPEED = ("unit", "golden", "conformance", "model", "process", "faults")
+SPEED = ("unit", "golden", "conformance", "model", "process", "examples", "faults")
 """Directories of tests, the quickest first."""
 
 

@@ -234,7 +234,7 @@ def test_forked_child_does_not_keep_the_lock_of_a_dead_media_driver(processes: P
         "from framepool.transport.settings import AeronSettings\n"
         "driver = MediaDriver(AeronSettings(directory=sys.argv[1]))\n"
         "child = os.fork()\n"
-        "os.write(1, f'{\"child\" if child == 0 else \"parent\"} {os.getpid()}\\n'.encode())  # in one piece\n"
+        'os.write(1, f\'{"child" if child == 0 else "parent"} {os.getpid()}\\n\'.encode())  # in one piece\n'
         "time.sleep(60)\n"
     )
     process = processes.start("-c", code, str(base_dir / "aeron"))

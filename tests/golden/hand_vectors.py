@@ -37,7 +37,7 @@ def pool_fields(id: int, nslots: int, stride: int, uri: str) -> dict[str, Any]:
     return {"poolId": id, "poolNslots": nslots, "strideBytes": stride, "regionUri": uri}
 
 
-def vector(  # noqa: PLR0917 (a row of a table)
+def vector(
     message: str, schema: int, template: int, block: int, case: str, fields: dict[str, Any], *body: bytes
 ) -> dict[str, Any]:
     encoded = u16(block) + u16(template) + u16(schema) + u16(1) + b"".join(body)

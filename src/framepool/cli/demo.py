@@ -131,7 +131,7 @@ def stop(camera: subprocess.Popen[str]) -> int:
 @contextlib.contextmanager
 def live(console: Console, waiting: str = "waiting for the camera") -> Iterator[Callable[[str], object]]:
     """Shows a line in place on a terminal, lines below each other elsewhere."""
-    if not console.is_terminal:
+    if console.stderr or not console.is_terminal:  # what is said beside JSON goes to stderr
         yield lambda text: print(text, flush=True)
         return
     with console.status(waiting) as status:
