@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -162,6 +163,7 @@ def main(config: str, journal_path: str, name: str, role: str, period: str, *str
         ended.set()
 
     threading.Thread(target=listen, daemon=True).start()
+    logging.basicConfig(level=logging.INFO)  # on standard error: read when a test fails
     with fp.connect(load(config)) as pool, Journal(journal_path, name) as journal:
         members: list[Camera | Eye] = []
         for stream in map(int, streams):

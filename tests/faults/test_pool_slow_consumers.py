@@ -31,8 +31,8 @@ TWO_TERMS = 2 * TERM // DESCRIPTOR
 
 @pytest.fixture
 def path(base_dir: Path) -> Path:
-    values = table(base_dir)
-    values["channels"]["descriptor"] = f"aeron:ipc?term-length={TERM // KIB}k"
+    values = table(base_dir, keepalive_interval_ms=1_000)
+    values["channels"] = {"descriptor": f"aeron:ipc?term-length={TERM // KIB}k"}
     values["profiles"]["default"] = {"nslots": 1024, "pools": [{"pool_id": 1, "stride_bytes": 1024}]}
     return write_toml(base_dir / "pool.toml", values)
 
@@ -72,7 +72,7 @@ def flow(cameras: list[fp.Producer], workers: list[Process]) -> None:
     waiting = list(workers)
     deadline = time.monotonic() + 60
     while waiting:
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, [worker.lines for worker in waiting]
         for camera in cameras:
             publish(camera)
         time.sleep(0.005)

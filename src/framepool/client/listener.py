@@ -33,7 +33,9 @@ class Listener:
         """Turns the joining, or looks whether that is needed if nothing was heard."""
         if self._joining:
             self._joining = not self._subscription.poll_add()
-        elif not heard:
+        elif heard:
+            self._connected = True  # known without a look: a steady stream gives no occasion for one
+        else:
             self._look()
 
     def _look(self) -> None:

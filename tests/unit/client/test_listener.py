@@ -68,3 +68,15 @@ def test_what_had_arrived_is_read_before_it_joins_again(listener: Listener, subs
     assert subscription.renewed == 0
     listener.poll(1)
     assert subscription.renewed == 1
+
+
+def test_listener_that_was_never_idle_before_it_was_cut_off_joins_again(
+    listener: Listener, subscription: FakeSubscription
+) -> None:
+    """A steady stream: every poll hears something, until none does."""
+    subscription.is_connected = True
+    subscription.waiting = [b"a", b"b"]
+    assert [listener.poll(1), listener.poll(1)] == [[b"a"], [b"b"]]
+    subscription.is_connected = False
+    assert listener.poll(1) == []
+    assert subscription.renewed == 1
