@@ -70,7 +70,7 @@ def test_camera_and_two_readers(stage: Stage) -> None:
     camera.wait_line("camera: publishing", PATIENCE)
     every = stage.run("02_camera_two_consumers/every_frame.py", "30")
     newest = stage.run("02_camera_two_consumers/newest_frame.py", "4")
-    assert every.wait(PATIENCE) == 0, every.lines
+    assert every.wait(PATIENCE) == 0, (every.lines, camera.close(), camera.wait(), camera.lines)
     assert newest.wait(PATIENCE) == 0, newest.lines
     interrupt(camera)
     read = numbers(r"^every frame: (\d+) has brightness (\d+)\.0$", every.lines)

@@ -16,6 +16,7 @@ from framepool._native.seqlock import RingReader
 from framepool.client.attach import AttachSettings, AttachState
 from framepool.client.mapping import ring_parts
 from framepool.clock import NANOS_PER_SECOND
+from framepool.errors import NotAttached
 from framepool.shm.drop import DropReason
 from framepool.shm.layout import StreamLayout
 from framepool.transport import channel
@@ -234,9 +235,10 @@ def test_write_in_flight_is_abandoned_when_the_lease_ends(rig: Rig, monkeypatch:
     camera.publish(1)
     stream = camera.seat.stream
     assert stream is not None
-    answers = iter([True, False])  # the lease is good for the claim and gone before the commit
-    monkeypatch.setattr(camera.seat.attachment, "valid", lambda: next(answers))
-    assert camera.publish(2) is None
+    lost = pytest.raises(NotAttached, match="the lease ended")
+    with lost, camera.producer.claim(64) as slot:
+        slot.array[:] = 2
+        monkeypatch.setattr(camera.seat.attachment, "deadline_ns", lambda: 0)
     monkeypatch.undo()
     assert camera.producer.counts["lease lost while writing"] == 1
     reader = RingReader(*ring_parts(stream))

@@ -139,7 +139,8 @@ def test_all_messages_travel_on_the_control_stream_that_the_configuration_names(
 def test_announces_come_from_the_driver_alone(base_dir: Path, processes: Processes, media_driver: MediaDriver) -> None:
     values = fixed(base_dir, media_driver="external")
     with running_driver("external", base_dir, values) as driver, DriverClient(driver.config) as client:
-        producer = processes.start("-m", "framepool", "publish", str(STREAM), "--config", str(driver.path), "--json")
+        small = ("--width=4", "--height=4", "--json")
+        producer = processes.start("-m", "framepool", "publish", str(STREAM), "--config", str(driver.path), *small)
         client.announce_of(STREAM, lambda it: it.producer_id != 0)
         producer.wait_line("{")
         (image,) = client.announces.images()

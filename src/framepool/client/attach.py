@@ -188,7 +188,6 @@ class Attachment:
             self._given_up("the lease ran out")
             return 1
         if self._beat is not None:
-            self._keepalive_due_ns = self._sign_of_life_ns() + self._interval_ns()
             return self._give_up_late_keepalives(now)
         if now >= self._keepalive_due_ns:
             return self._keepalive(now)
@@ -307,8 +306,10 @@ class Attachment:
         )
 
     def _give_up_late_keepalives(self, now: int) -> int:
-        """A full log may drain again at once; half an interval without luck is a failure (Driver 4.4)."""
-        if now - self._keepalive_due_ns < self._settings.keepalive_ns // 2:
+        """A full log may drain again; two thirds of the lifetime without luck are a failure (Driver 4.4)."""
+        lifetime = None if self.grant is None else self.grant.lifetime_ns
+        patience = 3 * self._settings.keepalive_ns if lifetime is None else lifetime * 2 // 3
+        if now - self._sign_of_life_ns() < patience:
             return 0
         self._given_up("keepalives could not be sent")
         return 1

@@ -180,7 +180,8 @@ class Client(native.Client):
         return self.add_counter_async(type_id, label, key).wait(self._patience(timeout))
 
     def rejoin(self, subscription: Subscription, *, timeout: float | None = None) -> None:
-        """Joins anew, at the newest message, the publications that put an untethered subscription to rest."""
+        """Joins anew the publications that put an untethered subscription to rest, near their newest message: the
+        last ones that were received before may come again."""
         subscription.renew()
         Pending(subscription).wait(self._patience(timeout))
 

@@ -171,8 +171,10 @@ def test_rejoin_keeps_the_drain(client: Client, ends: Ends, until: Until) -> Non
     client.rejoin(ends.subscription)
     until(lambda: ends.subscription.is_connected)
     ends.publication.offer(b"after")
-    until(lambda: drain.waiting == 2)
-    assert drain.take() == [b"before", b"after"]
+    received: list[bytes] = []
+    until(lambda: received.extend(drain.take()) or b"after" in received)
+    assert set(received[:-1]) == {b"before"}, "it may come again"
+    assert received[-1] == b"after"
 
 
 def threading_count() -> int:
