@@ -7,7 +7,6 @@ import itertools
 import json as jsonlib
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from rich.console import Console
 import framepool
 from framepool.cli.demo import live
 from framepool.cli.patterns import BadSource, Image, Pattern, PixelType, from_files, synthetic
-from framepool.cli.stopping import stop_asked
+from framepool.cli.stopping import Asked, stop_asked
 from framepool.client.frame import Frame
 from framepool.client.histogram import PERCENTILES, LatencyHistogram
 from framepool.config import load
@@ -120,7 +119,7 @@ def consume(
         report.end()
 
 
-def paced(images: Iterator[Image], rate: float, seconds: float, asked: threading.Event) -> Iterator[Image]:
+def paced(images: Iterator[Image], rate: float, seconds: float, asked: Asked) -> Iterator[Image]:
     """The images at a rate, until they end, or the time, or somebody asks to stop."""
     due = started = time.monotonic()
     end = started + seconds if seconds else float("inf")
