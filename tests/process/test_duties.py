@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 import framepool as fp
-from framepool.config import Config, DriverConfig, PoolConfig, ProfileConfig
+from framepool.config import Config, DriverConfig, PoolConfig, ProfileConfig, StreamIds
 from framepool.transport import channel
 from framepool.transport.aeron import Client, Subscription
 from framepool.transport.settings import AeronSettings
 from framepool.wire._generated.control_900 import (
     ConsumerHello,
+    DataSourceAnnounce,
     FrameDescriptor,
     FrameProgress,
     FrameProgressState,
     Mode,
     QosConsumer,
     QosProducer,
+    ShmPoolAnnounce,
 )
 from framepool.wire.dispatch import decode
 from framepool.wire.message import Message
@@ -100,6 +102,31 @@ def test_frame_finds_the_metadata_of_its_version(pool: fp.Pool) -> None:
     assert frame.metadata["gain"] == 4, "the old frame keeps the old meaning"
     (source,) = pool.metadata.find("camera")
     assert source.stream_id == STREAM
+
+
+@pytest.mark.clause("W-5-01")
+def test_each_logical_stream_goes_where_the_configuration_says(base_dir: Path) -> None:
+    ids = StreamIds(control=2000, announce=2001, descriptor=2100, qos=2200, metadata=2300)
+    config = Config(
+        aeron=AeronSettings(directory=str(base_dir / "aeron")),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100),
+        profiles={"default": ProfileConfig(nslots=4, pools=(PoolConfig(pool_id=1, stride_bytes=1024),))},
+        stream_ids=ids,
+    )
+    expected: dict[int, type[Message]] = {
+        ids.control: ConsumerHello,
+        ids.announce: ShmPoolAnnounce,
+        ids.descriptor: FrameDescriptor,
+        ids.qos: QosProducer,
+        ids.metadata: DataSourceAnnounce,
+    }
+    with fp.serve(config) as pool, Client.connect(config.aeron) as client:
+        ears = {stream: Ear(client.add_subscription(channel.control(), stream)) for stream in expected}
+        unused = [Ear(client.add_subscription(channel.control(), stream)) for stream in (1000, 1001, 1100, 1200, 1300)]
+        camera, eye = pool.producer(STREAM, name="camera"), pool.consumer(STREAM)
+        first_frame(camera, eye)
+        wait_until(lambda: all(ears[stream].all(kind) for stream, kind in expected.items()))
+        assert all(ear.all(Message) == [] for ear in unused)
 
 
 def test_large_metadata_arrives_whole(pool: fp.Pool) -> None:

@@ -214,6 +214,19 @@ def test_waiting_for_a_frame_finds_it_or_says_that_it_was_missed(camera: fp.Prod
     assert eye.wait_for(first + 50, 0.05) is None
 
 
+@pytest.mark.clause("W-15.4-06")
+def test_reader_may_miss_256_frames_before_it_gives_up_the_rest(camera: fp.Producer, eye: fp.Consumer) -> None:
+    camera._next_seq += 256
+    camera.publish(np.array([1], np.uint8))
+    assert take(eye).copy().tolist() == [1]
+    assert eye.counts["resyncs"] == 0
+    camera._next_seq += 257
+    camera.publish(np.array([2], np.uint8))
+    assert take(eye).copy().tolist() == [2]
+    assert eye.counts["resyncs"] == 1
+
+
+@pytest.mark.clause("W-15.4-04")
 def test_reader_that_is_far_behind_resumes_with_the_newest(
     pool: fp.Pool, camera: fp.Producer, eye: fp.Consumer
 ) -> None:

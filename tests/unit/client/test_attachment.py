@@ -360,7 +360,11 @@ def test_beat_ends_with_the_lease(beating: Attachment, wire: Wire, clock: Manual
     assert beats[0].closed
 
 
-def test_refused_attach_is_tried_again_with_growing_pauses(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+@pytest.mark.clause("W-15.17-06")
+@pytest.mark.parametrize("code", [ResponseCode.REJECTED, ResponseCode.INTERNAL_ERROR])
+def test_refused_attach_is_tried_again_with_growing_pauses(
+    client: Attachment, wire: Wire, clock: ManualClock, code: ResponseCode
+) -> None:
     client.start()
     at = []
     for _ in range(1_000):
@@ -368,16 +372,14 @@ def test_refused_attach_is_tried_again_with_growing_pauses(client: Attachment, w
         for request in wire.take(ShmAttachRequest):
             at.append(clock.monotonic_ns())
             client.on_attach_response(
-                ShmAttachResponse(
-                    correlation_id=request.correlation_id, code=ResponseCode.REJECTED, error_message="has a producer"
-                )
+                ShmAttachResponse(correlation_id=request.correlation_id, code=code, error_message="has a producer")
             )
         clock.advance(10_000_000)
     pauses = [b - a for a, b in itertools.pairwise(at)]
     assert pauses == sorted(pauses)
     assert pauses[0] < 100_000_000
     assert max(pauses) <= 2 * NANOS_PER_SECOND
-    assert client.last_refusal == "REJECTED: has a producer"
+    assert client.last_refusal == f"{code.name}: has a producer"
 
 
 def test_detach_gives_the_lease_back_and_its_own_notice_is_ignored(
