@@ -170,7 +170,9 @@ def test_stopped_subscriber_that_wakes_joins_again_when_asked(processes: Process
             assert time.monotonic() < deadline
             time.sleep(0.001)
         publication.offer(message(7777))
-        while not (messages := slow.poll()):
+        messages: list[bytes] = []
+        while message(7777) not in messages:
             assert time.monotonic() < deadline
-        assert messages == [message(7777)]
+            messages += slow.poll()
+        assert messages[-1] == message(7777), "the last ones before it may come again"
         assert drain.statistics()["overwritten"] == 0
