@@ -18,13 +18,17 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_native"}),
     frozenset({"transport"}),
     frozenset({"agent", "config"}),
-    frozenset({"driver", "client", "discovery", "bridge", "service", "supervisor", "recorder"}),
+    frozenset({"service"}),
+    frozenset({"discovery"}),
+    frozenset({"driver", "client"}),
+    frozenset({"bridge", "limiter", "supervisor", "recorder"}),
     frozenset({"spark", "console", "testing"}),
     frozenset({"framepool"}),
     frozenset({"cli"}),
 )
 """From the ground up. A room imports from floors below its own; on one floor nobody imports a neighbour.
-`framepool` is the package itself, its public names."""
+`service` and `discovery` stand below the driver and the client, which embed them; bridge, limiter, supervisor and
+recorder are services that use streams as any client does. `framepool` is the package itself, its public names."""
 
 WITHOUT_AERON = frozenset({"errors", "wire", "clock", "shm"})
 

@@ -16,7 +16,6 @@ from typing import Self
 
 from framepool._native.frames import FrameReader, Taken
 from framepool._native.seqlock import RingReader
-from framepool.client.attributes import Metadata
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.frame import Frame
 from framepool.client.hello import SHARED, Endpoint
@@ -32,6 +31,7 @@ from framepool.errors import MediaDriverLost, TransportClosed
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
 from framepool.wire._generated.control_900 import FrameProgress, Mode
+from framepool.wire.attributes import Metadata
 
 MAX_OUTSTANDING_SEQ_GAP = 256
 NOT_OF_THIS_EPOCH = frozenset({"other epoch", "unmapped", "unsupported", "resyncs"})

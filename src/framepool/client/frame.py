@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from framepool._native.seqlock import CheckedSlot, RingReader
-from framepool.client.attributes import Metadata
 from framepool.errors import FrameOverwritten
 from framepool.shm.drop import DropReason
 from framepool.wire._generated.control_900 import Dtype, MajorOrder
+from framepool.wire.attributes import Metadata
 from framepool.wire.dtypes import NUMPY_DTYPES
 
 if TYPE_CHECKING:

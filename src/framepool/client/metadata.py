@@ -14,11 +14,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from framepool.client.attributes import attribute_of, check_text, value_of
 from framepool.client.qos import Publish
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.errors import EncodeError
 from framepool.wire._generated.control_900 import Attribute, DataSourceAnnounce, DataSourceMeta
+from framepool.wire.attributes import attribute_of, check_text, value_of
 
 NAME_LIMIT: Final = 255
 SUMMARY_LIMIT: Final = 1_023

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from framepool.client.attributes import Metadata, size_of
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.wire._generated.control_900 import DataSourceAnnounce, DataSourceMeta
+from framepool.wire.attributes import Metadata, size_of
 
 ANNOUNCE_TEXT_LIMIT: Final = 4_096
 """Characters of name and summary that are taken from others."""

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framepool.client.attributes import Metadata, attribute_of, size_of, value_of
 from framepool.client.metadata import LAST_VERSION, NAME_LIMIT, SUMMARY_LIMIT, SourceMetadata
 from framepool.client.metadata_cache import ANNOUNCE_TEXT_LIMIT, MetadataCache, Source
 from framepool.clock import NANOS_PER_SECOND, ManualClock
 from framepool.errors import EncodeError
 from framepool.wire._generated.control_900 import Attribute, DataSourceAnnounce, DataSourceMeta, QosProducer
+from framepool.wire.attributes import Metadata, attribute_of, size_of, value_of
 from framepool.wire.dispatch import decode
 from framepool.wire.message import Message
 

@@ -1,0 +1,100 @@
+"""The whole file, and how it is read."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from framepool.config.driver import DriverConfig, ProfileConfig, StreamConfig, default_profile
+from framepool.config.plan import Channels, StreamIds
+from framepool.config.section import Section
+from framepool.errors import ConfigurationError
+from framepool.transport.settings import AeronSettings
+
+
+class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    aeron: AeronSettings = msgspec.field(default_factory=AeronSettings)
+    """The media driver and its clients."""
+    stream_ids: StreamIds = StreamIds()
+    """The plan of stream ids; ids that overlap are refused."""
+    channels: Channels = Channels()
+    driver: DriverConfig = DriverConfig()
+    """The shared-memory driver."""
+    profiles: dict[str, ProfileConfig] = msgspec.field(default_factory=dict)
+    """Layouts by name."""
+    streams: tuple[StreamConfig, ...] = ()
+    """Streams that exist from the start."""
+
+    def __post_init__(self) -> None:
+        known = {"default", *self.profiles}
+        seen: set[int] = set()
+        for stream in self.streams:
+            if stream.profile not in known:
+                raise ValueError(f"stream {stream.stream_id}: no profile {stream.profile!r}; known: {sorted(known)}")
+            if stream.stream_id in seen:
+                raise ValueError(f"stream {stream.stream_id} is configured twice")
+            seen.add(stream.stream_id)
+
+    def profile(self, name: str) -> ProfileConfig:
+        """A profile by name; `default` is worked out from the free space unless the file defines it."""
+        if name in self.profiles:
+            return self.profiles[name]
+        stat = os.statvfs(self.driver.shm_base_dir)
+        return default_profile(stat.f_bavail * stat.f_frsize)
+
+
+def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration of a file, or of no file at all, with the environment's overrides.
+
+    Raises `ConfigurationError` naming the file and the key.
+    """
+    source = str(path) if path is not None else "the environment"
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(Path(path).read_text())
+        except OSError as error:
+            raise ConfigurationError(f"{source}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{source}: {error}") from error
+    _override(table, environ)
+    try:
+        return msgspec.convert(table, Config)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+
+
+def variables() -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Every environment variable that overrides a scalar: its name, the key it stands for, and the type."""
+    yield from _variables(Config, ())
+
+
+def _variables(struct: type[msgspec.Struct], keys: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    for field in msgspec.structs.fields(struct):
+        where = (*keys, field.name)
+        if isinstance(field.type, type) and issubclass(field.type, Section | AeronSettings):
+            yield from _variables(field.type, where)
+        elif isinstance(field.default, str | int | float) or field.type is str:
+            yield "FRAMEPOOL_" + "_".join(where).upper(), where, field.type
+
+
+def _override(table: dict[str, Any], environ: Mapping[str, str]) -> None:
+    for name, keys, kind in variables():
+        if name not in environ:
+            continue
+        try:
+            value = msgspec.convert(environ[name], kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"{name}: {error}") from error
+        *parents, last = keys
+        at = table
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[last] = value
