@@ -18,11 +18,11 @@ from typing import Annotated, Any, Literal, NoReturn, get_args
 from cyclopts import Parameter
 
 from framepool.cli.stopping import stop_asked
-from framepool.client.listener import Listener
 from framepool.config import Config, load
 from framepool.errors import ConfigurationError, DecodeError, EncodeError, MediaDriverLost
 from framepool.transport import channel as channels
 from framepool.transport.aeron import Client
+from framepool.transport.listener import Listener
 from framepool.wire import dispatch
 from framepool.wire._generated.driver_901 import ShmDriverShutdownRequest
 from framepool.wire.describe import redacted, vector

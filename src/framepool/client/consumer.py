@@ -20,7 +20,6 @@ from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.frame import Frame
 from framepool.client.hello import SHARED, Endpoint
 from framepool.client.histogram import LatencyMeter
-from framepool.client.listener import Listener
 from framepool.client.mapping import MappingState, ring_parts
 from framepool.client.partial import Partial, PartialSlots
 from framepool.client.plane import Place
@@ -30,6 +29,7 @@ from framepool.clock import Clock, MonotonicClock
 from framepool.errors import MediaDriverLost, TransportClosed
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
+from framepool.transport.listener import Listener
 from framepool.wire._generated.control_900 import FrameProgress, Mode
 from framepool.wire.attributes import Metadata
 

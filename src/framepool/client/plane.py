@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from framepool.client.listener import Listener
 from framepool.clock import Clock
 from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
 from framepool.shm.region import MappedStream
 from framepool.transport import channel
 from framepool.transport.aeron import Client, Heartbeat, Publication
+from framepool.transport.listener import Listener
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import (
     ShmAttachResponse,

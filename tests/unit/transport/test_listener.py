@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framepool.client.listener import Listener
+from framepool.transport.listener import Listener
 
 
 class FakeSubscription:
