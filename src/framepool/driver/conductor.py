@@ -15,11 +15,11 @@ from collections.abc import Buffer
 from framepool.agent import AgentTerminated, Timers
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config
-from framepool.driver.outbox import Outbox
 from framepool.driver.streams import Authority, Regions
 from framepool.errors import MediaDriverLost
 from framepool.transport import channel
 from framepool.transport.aeron import Client
+from framepool.transport.outbox import Outbox
 from framepool.wire._generated import control_900 as control
 from framepool.wire._generated.driver_901 import (
     ResponseCode,

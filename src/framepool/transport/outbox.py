@@ -1,9 +1,9 @@
 """What waits for a publication to take it: bounded, in order, and never in anybody's way.
 
-A reader that stops may hold up a stream for as long as Aeron gives it. The driver does not wait with it: answers and
-announces have an outbox each, and when one is full its oldest message goes. A requester whose answer was lost asks
-again, an announce is repeated within its period, and the holder of a lease whose end it was not told of hears it in
-answer to its next keepalive.
+A reader that stops may hold up a stream for as long as Aeron gives it. An agent does not wait with it: each of its
+publications has an outbox, and when one is full its oldest message goes. In the driver, a requester whose answer was
+lost asks again, an announce is repeated within its period, and the holder of a lease whose end it was not told of hears
+it in answer to its next keepalive.
 """
 
 from __future__ import annotations

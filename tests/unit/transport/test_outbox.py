@@ -1,4 +1,4 @@
-"""The driver's outbox: in order, bounded, and no decision fails because nobody can be told."""
+"""The outbox: in order, bounded, and no decision fails because nobody can be told."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from framepool.driver.outbox import Outbox
 from framepool.errors import MediaDriverLost
 from framepool.transport.aeron import Outcome
+from framepool.transport.outbox import Outbox
 
 
 class FakePublication:
