@@ -41,6 +41,7 @@ TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[[profiles.NAME.pools]]", config.PoolConfig),
     ("[stream_ids]", config.StreamIds),
     ("[channels]", config.Channels),
+    ("[console]", config.ConsoleConfig),
     ("[aeron]", AeronSettings),
 )
 

@@ -14,6 +14,8 @@ from framepool.errors import ConfigurationError
 
 config = cyclopts.App(name="config")
 
+SECRETS = (("driver", "shutdown_token"), ("console", "token"))
+
 
 @config.command
 def check(file: Path, /, *, json: bool = False) -> None:
@@ -47,6 +49,7 @@ def show(file: Path | None = None, /) -> None:
         The TOML file; without one, the defaults.
     """
     values = msgspec.to_builtins(load(file))
-    if values["driver"]["shutdown_token"]:
-        values["driver"]["shutdown_token"] = "(set)"
+    for section, key in SECRETS:
+        if values[section][key]:
+            values[section][key] = "(set)"
     print(jsonlib.dumps(values, indent=2))

@@ -6,6 +6,7 @@ overrides a scalar of the file. The stream-id plan is `decisions.md` section 0; 
 One module a part: the plan of streams, the driver, and so on; `file` puts them together.
 """
 
+from framepool.config.console import ConsoleConfig
 from framepool.config.driver import (
     DEFAULT_EPOCH_BYTES,
     DEFAULT_NSLOTS,
@@ -27,6 +28,7 @@ __all__ = [
     "SIZE_CLASSES",
     "Channels",
     "Config",
+    "ConsoleConfig",
     "DriverConfig",
     "IdRange",
     "Limits",

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from framepool.config.console import ConsoleConfig
 from framepool.config.driver import DriverConfig, ProfileConfig, StreamConfig, default_profile
 from framepool.config.plan import Channels, StreamIds
 from framepool.config.section import Section
@@ -27,6 +28,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     channels: Channels = Channels()
     driver: DriverConfig = DriverConfig()
     """The shared-memory driver."""
+    console: ConsoleConfig = ConsoleConfig()
+    """The web console."""
     profiles: dict[str, ProfileConfig] = msgspec.field(default_factory=dict)
     """Layouts by name."""
     streams: tuple[StreamConfig, ...] = ()
