@@ -36,22 +36,29 @@ profile = "camera"
 TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[driver]", config.DriverConfig),
     ("[driver.limits]", config.Limits),
+    ("[discovery]", config.DiscoveryConfig),
+    ("[[discovery.access]]", config.AccessRule),
+    ("[discovery.limits]", config.DiscoveryLimits),
+    ("[discovery.responses]", config.ResponseConfig),
+    ("[registry]", config.RegistryConfig),
+    ("[[registry.sources]]", config.SourceConfig),
     ("[[streams]]", config.StreamConfig),
     ("[profiles.NAME]", config.ProfileConfig),
     ("[[profiles.NAME.pools]]", config.PoolConfig),
     ("[stream_ids]", config.StreamIds),
     ("[channels]", config.Channels),
     ("[console]", config.ConsoleConfig),
+    ("[bridge]", config.BridgeConfig),
+    ("[[mappings]]", config.MappingConfig),
+    ("[bridge.links.NAME]", config.LinkConfig),
     ("[aeron]", AeronSettings),
 )
 
 
 def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The docstring below each field."""
-    body = ast.parse(inspect.getsource(struct)).body[0]
-    assert isinstance(body, ast.ClassDef)
+    """The docstring below each field, inherited ones included."""
     found = {}
-    for statement, following in zip(body.body, body.body[1:], strict=False):
+    for statement, following in (pair for base in struct.__mro__ if base.__module__ != "msgspec" for pair in _pairs(base)):
         match statement, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 found[name] = " ".join(text.split())

@@ -6,7 +6,16 @@ overrides a scalar of the file. The stream-id plan is `decisions.md` section 0; 
 One module a part: the plan of streams, the driver, and so on; `file` puts them together.
 """
 
+from framepool.config.bridge import BridgeConfig, LinkConfig, MappingConfig, check_bridge, direction
 from framepool.config.console import ConsoleConfig
+from framepool.config.discovery import (
+    AccessRule,
+    DiscoveryConfig,
+    DiscoveryLimits,
+    RegistryConfig,
+    ResponseConfig,
+    SourceConfig,
+)
 from framepool.config.driver import (
     DEFAULT_EPOCH_BYTES,
     DEFAULT_NSLOTS,
@@ -26,21 +35,32 @@ __all__ = [
     "DEFAULT_EPOCH_BYTES",
     "DEFAULT_NSLOTS",
     "SIZE_CLASSES",
+    "AccessRule",
+    "BridgeConfig",
     "Channels",
     "Config",
     "ConsoleConfig",
+    "DiscoveryConfig",
+    "DiscoveryLimits",
     "DriverConfig",
     "IdRange",
     "Limits",
+    "LinkConfig",
+    "MappingConfig",
     "NotNegative",
     "PoolConfig",
     "Positive",
     "ProfileConfig",
+    "RegistryConfig",
+    "ResponseConfig",
     "Section",
+    "SourceConfig",
     "StreamConfig",
     "StreamId",
     "StreamIds",
+    "check_bridge",
     "default_profile",
+    "direction",
     "load",
     "variables",
 ]

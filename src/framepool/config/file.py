@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from framepool.config.bridge import BridgeConfig, LinkConfig, MappingConfig, check_bridge
 from framepool.config.console import ConsoleConfig
+from framepool.config.discovery import DiscoveryConfig, RegistryConfig
 from framepool.config.driver import DriverConfig, ProfileConfig, StreamConfig, default_profile
 from framepool.config.plan import Channels, StreamIds
 from framepool.config.section import Section
@@ -30,10 +32,20 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The shared-memory driver."""
     console: ConsoleConfig = ConsoleConfig()
     """The web console."""
+    discovery: DiscoveryConfig = DiscoveryConfig()
+    """Where discovery is asked, and what is answered to whom."""
+    registry: RegistryConfig = RegistryConfig()
+    """The drivers that a registry listens to."""
     profiles: dict[str, ProfileConfig] = msgspec.field(default_factory=dict)
     """Layouts by name."""
     streams: tuple[StreamConfig, ...] = ()
     """Streams that exist from the start."""
+    bridge: BridgeConfig | None = None
+    """The UDP bridge."""
+    mappings: tuple[MappingConfig, ...] = ()
+    """The streams of the bridge."""
+    bridges: dict[str, LinkConfig] = msgspec.field(default_factory=dict)
+    """Where consumers find the payloads of `bridge://NAME` that they are sent to."""
 
     def __post_init__(self) -> None:
         known = {"default", *self.profiles}
@@ -44,6 +56,15 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if stream.stream_id in seen:
                 raise ValueError(f"stream {stream.stream_id} is configured twice")
             seen.add(stream.stream_id)
+        if self.bridge is not None:
+            check_bridge(self.bridge, self.mappings, self.stream_ids, seen)
+        elif self.mappings:
+            raise ValueError("mappings need a [bridge]")
+
+    @property
+    def discovery_stream_id(self) -> int:
+        """The Aeron stream on which discovery is asked."""
+        return self.discovery.stream_id or self.stream_ids.discovery_request
 
     def profile(self, name: str) -> ProfileConfig:
         """A profile by name; `default` is worked out from the free space unless the file defines it."""
