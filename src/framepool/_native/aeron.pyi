@@ -164,6 +164,7 @@ class Subscription(Child):
         schema_id: int | None = None,
         template_id: int | None = None,
         offset: int = 0,
+        after_block: bool = False,
         pattern: bytes = b"",
     ) -> None: ...
     def poll(self, limit: int = 64) -> list[bytes]: ...

@@ -192,6 +192,7 @@ cdef extern from "aeron_receive.h" nogil:
         int32_t schema_id
         int32_t template_id
         size_t offset
+        bint after_block
         size_t length
         uint8_t *pattern
 

@@ -10,13 +10,14 @@
 
 /* ---- filter: the SBE header is blockLength, templateId, schemaId, version, each u16 ---- */
 
-#define FP_PATTERN_MAX 64
+#define FP_PATTERN_MAX 260 /* a tag of an event with its length */
 
 typedef struct
 {
     int32_t schema_id;   /* -1: any */
     int32_t template_id; /* -1: any */
     size_t offset;
+    bool after_block; /* the offset counts from the end of the block, by the message's own blockLength */
     size_t length; /* 0: no pattern */
     uint8_t pattern[FP_PATTERN_MAX];
 }
@@ -37,9 +38,21 @@ static inline bool fp_filter_accepts(const fp_filter_t *filter, const uint8_t *b
     {
         return false;
     }
-    return 0 == filter->length ||
-        (length >= filter->offset && length - filter->offset >= filter->length &&
-        0 == memcmp(buffer + filter->offset, filter->pattern, filter->length));
+    if (0 == filter->length)
+    {
+        return true;
+    }
+    size_t offset = filter->offset;
+    if (filter->after_block)
+    {
+        if (length < 8)
+        {
+            return false;
+        }
+        offset += 8 + fp_u16(buffer);
+    }
+    return length >= offset && length - offset >= filter->length &&
+        0 == memcmp(buffer + offset, filter->pattern, filter->length);
 }
 
 /* ---- assembler: one growing buffer per session that sends fragments ---- */

@@ -79,9 +79,12 @@ cdef class Subscription(Child):
             fp_drain_stop(self.drained)
         fp_receiver_clear(&self.receiver)
 
-    def set_filter(self, *, schema_id=None, template_id=None, Py_ssize_t offset=0, bytes pattern=b""):
+    def set_filter(
+        self, *, schema_id=None, template_id=None, Py_ssize_t offset=0, bint after_block=False, bytes pattern=b""
+    ):
         """Lets pass only messages whose SBE header names the schema and the template and which have `pattern` at
-        `offset`; others are counted and never become Python objects."""
+        `offset`; others are counted and never become Python objects. With `after_block` the offset counts from where
+        the message's own blockLength says that its block ends: of the first data field, also in longer blocks."""
         cdef fp_filter_t *filter = &self.receiver.filter
         if len(pattern) > FP_PATTERN_MAX or offset < 0:
             raise ValueError(f"a pattern has at most {FP_PATTERN_MAX} bytes and stands at an offset from 0")
@@ -94,6 +97,7 @@ cdef class Subscription(Child):
         filter.schema_id = -1 if schema_id is None else schema_id
         filter.template_id = -1 if template_id is None else template_id
         filter.offset = offset
+        filter.after_block = after_block
         filter.length = len(pattern)
         memcpy(filter.pattern, PyBytes_AS_STRING(pattern), len(pattern))
         if self.drained != NULL:

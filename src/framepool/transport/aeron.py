@@ -66,16 +66,22 @@ class Outcome(enum.IntEnum):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages a subscription lets pass: by SBE header and by bytes at an offset."""
+    """Which messages a subscription lets pass: by SBE header and by bytes at an offset, from the beginning of the
+    message or from the end of its block, wherever its own blockLength says that this is."""
 
     schema_id: int | None = None
     template_id: int | None = None
     offset: int = 0
+    after_block: bool = False
     pattern: bytes = b""
 
     def apply(self, subscription: Subscription) -> None:
         subscription.set_filter(
-            schema_id=self.schema_id, template_id=self.template_id, offset=self.offset, pattern=self.pattern
+            schema_id=self.schema_id,
+            template_id=self.template_id,
+            offset=self.offset,
+            after_block=self.after_block,
+            pattern=self.pattern,
         )
 
 

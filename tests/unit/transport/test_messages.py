@@ -369,11 +369,39 @@ def test_filter_passes_only_what_it_names_and_counts_the_rest(client: Client, un
     assert receive(subscription, 1) == [b"anything"]
 
 
+def test_filter_finds_what_follows_a_block_of_any_length(client: Client, until: Until) -> None:
+    def event(block: int, data: bytes, *, claims: int | None = None) -> bytes:
+        return struct.pack("<4H", block if claims is None else claims, 1, 905, 1) + bytes(block) + data
+
+    pattern = struct.pack("<I", 4) + b"mine"
+    only = Filter(schema_id=905, template_id=1, after_block=True, pattern=pattern)
+    subscription = client.add_subscription(CHANNEL, 10, only=only)
+    publication = client.add_publication(CHANNEL, 10)
+    until(lambda: publication.is_connected)
+    wanted = [event(40, pattern + b"more"), event(56, pattern), event(0, pattern)]
+    for message in (
+        wanted[0],
+        event(40, pattern, claims=56),
+        event(40, pattern, claims=0xFFFF),
+        event(40, struct.pack("<I", 5) + b"mine2"),
+        event(40, struct.pack("<I", 3) + b"min"),
+        event(40, pattern[:-1]),
+        event(40, b""),
+        wanted[1],
+        b"",
+        b"1234567",
+        wanted[2],
+    ):
+        assert publication.offer(message) > 0
+    assert receive(subscription, 3) == wanted
+    assert subscription.statistics()["filtered"] == 8
+
+
 def test_filter_is_checked(ends: Ends) -> None:
     with pytest.raises(ValueError, match="16-bit"):
         ends.subscription.set_filter(schema_id=70_000)
     with pytest.raises(ValueError, match="pattern"):
-        ends.subscription.set_filter(pattern=bytes(65))
+        ends.subscription.set_filter(pattern=bytes(261))
     with pytest.raises(ValueError, match="offset"):
         ends.subscription.set_filter(offset=-1)
 
