@@ -32,6 +32,7 @@ app.command("framepool.cli.lease:keepalive", name="keepalive", help="Keep a leas
 app.command("framepool.cli.lease:detach", name="detach", help="Give a lease back by hand.")
 app.command("framepool.cli.decode:decode", name="decode", help="Say what a message contains.")
 app.command("framepool.cli.media_driver:media_driver", name="media-driver", help="Run an Aeron media driver.")
+app.command("framepool.cli.doctor:doctor", name="doctor", help="Check this machine and say what to change.")
 app.command("framepool.cli.config:config", name="config", help="Check a configuration file.")
 
 
