@@ -1,0 +1,1 @@
+"""The UDP bridge: the same stream on another host (Bridge specification)."""
