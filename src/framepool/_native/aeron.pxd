@@ -114,4 +114,5 @@ cdef class Drain:
     cdef readonly bint closed
     cpdef close(self)
     cdef int check(self) except -1
+    cdef uint64_t fill(self) noexcept
     cdef Py_ssize_t take_records(self, uint8_t *records, size_t most, Py_ssize_t limit) except -1

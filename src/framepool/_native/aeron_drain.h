@@ -1,7 +1,8 @@
-/* The drain: a thread that empties a subscription into a bounded queue which keeps the newest.
+/* The drain: a subscription emptied into a bounded queue which keeps the newest.
  *
- * It never needs the interpreter's lock, so a program that computes or sleeps holds up no publisher. Include after
- * aeron_receive.h.
+ * Whoever wants a message empties it himself, which is the shortest way. A thread stands by and does it while nobody
+ * else does; it never needs the interpreter's lock, so a program that computes or sleeps holds up no publisher.
+ * Include after aeron_receive.h.
  */
 #ifndef FRAMEPOOL_AERON_DRAIN_H
 #define FRAMEPOOL_AERON_DRAIN_H
@@ -13,6 +14,8 @@
 
 #define FP_DRAIN_LIMIT 256
 #define FP_DRAIN_YIELDS 64
+#define FP_DRAIN_SPINS 2000
+#define FP_DRAIN_ASIDE_NS 1000000 /* how long the thread keeps out of the way of a reader that turns the drain */
 
 typedef struct
 {
@@ -25,9 +28,13 @@ typedef struct
     fp_receiver_t receiver;
     int64_t idle_ns;
 
+    pthread_mutex_t turn; /* held by whoever polls the subscription; guards its pointer and the receiver */
+    atomic_uint_fast64_t reader_turns; /* how often a reader polled by itself */
+    atomic_bool watched; /* somebody waits for the eventfd, which is the thread's to write */
+    bool held; /* whoever polls holds the mutex below */
+
     pthread_mutex_t mutex; /* guards everything below */
     pthread_cond_t changed;
-    bool held; /* the drain's thread holds the mutex within a poll */
     uint8_t *slots;
     size_t slot_size;
     size_t max_message;
@@ -49,6 +56,15 @@ static int64_t fp_now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static inline void fp_cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
 
 static void fp_sleep_ns(int64_t duration)
@@ -118,8 +134,8 @@ static void fp_drain_announce(fp_drain_t *drain)
     pthread_cond_broadcast(&drain->changed);
 }
 
-/* One duty cycle; returns the fragments read. */
-static int fp_drain_turn(fp_drain_t *drain)
+/* One duty cycle, with the turn taken; returns the fragments read. */
+static int fp_drain_turn_held(fp_drain_t *drain)
 {
     const uint64_t before = drain->head;
     const int read = fp_receiver_poll(&drain->receiver, drain->subscription, FP_DRAIN_LIMIT);
@@ -145,15 +161,52 @@ static int fp_drain_turn(fp_drain_t *drain)
     return read;
 }
 
+/* One duty cycle unless somebody else is at it; returns the fragments read. */
+static int fp_drain_turn(fp_drain_t *drain)
+{
+    int read = 0;
+
+    if (0 == pthread_mutex_trylock(&drain->turn))
+    {
+        if (NULL != drain->subscription && 0 == fp_report_lost(drain->report))
+        {
+            read = fp_drain_turn_held(drain);
+        }
+        pthread_mutex_unlock(&drain->turn);
+    }
+    return read;
+}
+
+/* A reader's turn: it finds in the queue what there is to be had, and the thread keeps aside. */
+static void fp_drain_turn_by_reader(fp_drain_t *drain)
+{
+    atomic_fetch_add_explicit(&drain->reader_turns, 1, memory_order_relaxed);
+    fp_drain_turn(drain);
+}
+
+static void fp_drain_idle(const fp_drain_t *drain, int64_t *pause)
+{
+    fp_sleep_ns(*pause < drain->idle_ns ? *pause : drain->idle_ns);
+    *pause = *pause < drain->idle_ns ? *pause * 2 : *pause;
+}
+
 static void *fp_drain_main(void *arg)
 {
     fp_drain_t *drain = (fp_drain_t *)arg;
+    uint_fast64_t seen = 0;
     int64_t pause = 1000;
     int idle = 0;
 
     while (!atomic_load_explicit(&drain->stop, memory_order_acquire) && 0 == fp_report_lost(drain->report))
     {
-        if (fp_drain_turn(drain) > 0)
+        const uint_fast64_t turned = atomic_load_explicit(&drain->reader_turns, memory_order_relaxed);
+        const bool needed = drain->images_wanted || atomic_load_explicit(&drain->watched, memory_order_relaxed);
+        if (turned != seen && !needed)
+        {
+            seen = turned;
+            fp_sleep_ns(FP_DRAIN_ASIDE_NS);
+        }
+        else if (fp_drain_turn(drain) > 0)
         {
             idle = 0;
             pause = 1000;
@@ -164,8 +217,7 @@ static void *fp_drain_main(void *arg)
         }
         else
         {
-            fp_sleep_ns(pause < drain->idle_ns ? pause : drain->idle_ns);
-            pause = pause < drain->idle_ns ? pause * 2 : pause;
+            fp_drain_idle(drain, &pause);
         }
     }
 
@@ -200,6 +252,7 @@ static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idl
         free(drain);
         return NULL;
     }
+    pthread_mutex_init(&drain->turn, NULL);
     pthread_mutex_init(&drain->mutex, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -210,8 +263,10 @@ static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idl
 
 static int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription, fp_report_t *report)
 {
+    pthread_mutex_lock(&drain->turn);
     drain->subscription = subscription;
     drain->report = report;
+    pthread_mutex_unlock(&drain->turn);
     atomic_store(&drain->stop, false);
     fp_drain_lock(drain);
     drain->ended = false;
@@ -232,8 +287,10 @@ static void fp_drain_stop(fp_drain_t *drain)
         atomic_store_explicit(&drain->stop, true, memory_order_release);
         pthread_join(drain->thread, NULL);
         drain->running = false;
+        pthread_mutex_lock(&drain->turn); /* a reader without the interpreter's lock may be at it */
         drain->subscription = NULL;
         fp_receiver_clear(&drain->receiver);
+        pthread_mutex_unlock(&drain->turn);
     }
 }
 
@@ -247,25 +304,70 @@ static void fp_drain_free(fp_drain_t *drain)
     }
     pthread_cond_destroy(&drain->changed);
     pthread_mutex_destroy(&drain->mutex);
+    pthread_mutex_destroy(&drain->turn);
     free(drain->slots);
     free(drain);
 }
 
-/* Waits for a message, or for the images that were asked for, or for the end; 1 when it came. */
-static int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns, bool for_images)
+static bool fp_drain_ready(fp_drain_t *drain)
+{
+    pthread_mutex_lock(&drain->mutex);
+    const bool ready = drain->ended || drain->head != drain->tail;
+    pthread_mutex_unlock(&drain->mutex);
+    return ready;
+}
+
+/* Waits for a message or for the end, turning the drain itself: first at full speed, then with the breaks of the
+ * thread; 1 when it came. */
+static int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns)
+{
+    const int64_t until = fp_now_ns() + timeout_ns;
+    int64_t pause = 1000;
+
+    for (int idle = 0; !fp_drain_ready(drain); idle++)
+    {
+        fp_drain_turn_by_reader(drain);
+        if (idle < FP_DRAIN_SPINS)
+        {
+            fp_cpu_relax();
+            if (0 != idle % 64)
+            {
+                continue;
+            }
+        }
+        else if (fp_drain_ready(drain))
+        {
+            return 1;
+        }
+        else if (idle < FP_DRAIN_SPINS + FP_DRAIN_YIELDS)
+        {
+            sched_yield();
+        }
+        else
+        {
+            fp_drain_idle(drain, &pause);
+        }
+        if (fp_now_ns() >= until)
+        {
+            return fp_drain_ready(drain);
+        }
+    }
+    return 1;
+}
+
+/* Waits for the images that the thread was asked for, or for the end. */
+static void fp_drain_wait_images(fp_drain_t *drain, int64_t timeout_ns)
 {
     const int64_t until = fp_now_ns() + timeout_ns;
     const struct timespec deadline = { .tv_sec = until / 1000000000LL, .tv_nsec = until % 1000000000LL };
     int error = 0;
-    int ready;
 
     pthread_mutex_lock(&drain->mutex);
-    while (!(ready = drain->ended || (for_images ? !drain->images_wanted : drain->head != drain->tail)) && 0 == error)
+    while (!drain->ended && drain->images_wanted && 0 == error)
     {
         error = pthread_cond_timedwait(&drain->changed, &drain->mutex, &deadline);
     }
     pthread_mutex_unlock(&drain->mutex);
-    return ready;
 }
 
 static int fp_drain_event_fd(fp_drain_t *drain)
@@ -274,6 +376,7 @@ static int fp_drain_event_fd(fp_drain_t *drain)
     if (drain->event_fd < 0)
     {
         drain->event_fd = eventfd(drain->head != drain->tail, EFD_CLOEXEC | EFD_NONBLOCK);
+        atomic_store(&drain->watched, true);
     }
     pthread_mutex_unlock(&drain->mutex);
     return drain->event_fd;

@@ -238,7 +238,7 @@ cdef class Subscription(Child):
                 keep = <object>self.drainer  # while the lock is let go
                 drained.images_wanted = True
                 with nogil:
-                    fp_drain_wait(drained, 1_000_000_000, True)
+                    fp_drain_wait_images(drained, 1_000_000_000)
                 if not self.usable():
                     self.refuse()
                 fp_drain_lock(drained)
@@ -278,7 +278,8 @@ cdef class Subscription(Child):
 @cython.final
 @cython.no_gc_clear
 cdef class Drain:
-    """The queue in front of a subscription, filled by a thread that never needs the interpreter.
+    """The queue in front of a subscription, filled by whoever takes from it, else by a thread that never needs the
+    interpreter.
 
     A program that computes or sleeps holds up no publisher: what it does not take in time is overwritten by what is
     newer, and counted.
@@ -307,6 +308,19 @@ cdef class Drain:
         self.subscription.client.check()
         return 0
 
+    cdef uint64_t fill(self) noexcept:
+        """How many messages can be taken; where there are none, looks for some first."""
+        cdef uint64_t count
+        fp_drain_lock(self.c)
+        count = self.c.head - self.c.tail
+        fp_drain_unlock(self.c)
+        if count == 0:
+            fp_drain_turn_by_reader(self.c)
+            fp_drain_lock(self.c)
+            count = self.c.head - self.c.tail
+            fp_drain_unlock(self.c)
+        return count
+
     def take(self, Py_ssize_t limit=256):
         """Up to `limit` messages, oldest first; what was queued before a loss is still handed over."""
         cdef uint64_t count
@@ -317,9 +331,7 @@ cdef class Drain:
         cdef PyObject *item
         if self.closed or self.subscription.client.forks != fp_forks():
             self.check()
-        fp_drain_lock(self.c)
-        count = self.c.head - self.c.tail
-        fp_drain_unlock(self.c)
+        count = self.fill()
         if count == 0:
             self.check()
             return []
@@ -354,6 +366,8 @@ cdef class Drain:
         cdef uint8_t *record = records
         if self.closed or self.subscription.client.forks != fp_forks():
             self.check()
+        if self.fill() == 0:
+            return 0
         fp_drain_lock(self.c)
         while done < limit and self.c.head != self.c.tail:
             slot = self.c.slots + (self.c.tail % self.c.capacity) * self.c.slot_size
@@ -383,7 +397,7 @@ cdef class Drain:
                 return False
             slice_ns = <int64_t>(left * 1e9)
             with nogil:
-                if fp_drain_wait(self.c, slice_ns, False) and self.c.ended:
+                if fp_drain_wait(self.c, slice_ns) and self.c.ended:
                     fp_sleep_ns(1_000_000)  # between two lives: the subscription is being added again
             PyErr_CheckSignals()
 
