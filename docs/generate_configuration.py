@@ -58,10 +58,15 @@ TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The docstring below each field, inherited ones included."""
     found = {}
-    for statement, following in (pair for base in struct.__mro__ if base.__module__ != "msgspec" for pair in _pairs(base)):
-        match statement, following:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
+    for base in struct.__mro__:
+        if not base.__module__.startswith("framepool."):
+            continue
+        body = ast.parse(inspect.getsource(base)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
     return found
 
 
@@ -73,7 +78,9 @@ def rows(struct: type[msgspec.Struct]) -> list[str]:
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             continue
         default = "required" if field.required else f"`{_toml(field.default)}`"
-        if field.default_factory is not msgspec.NODEFAULT:
+        if field.default is None or field.default_factory is dict:
+            default = "none"
+        elif field.default_factory is not msgspec.NODEFAULT:
             default = "worked out"
         variable = f"<br>`{variables[field.name]}`" if field.name in variables else ""
         lines.append(f"| `{field.name}`{variable} | {default} | {documented[field.name]} |")

@@ -30,6 +30,7 @@ from framepool.config.driver import (
 from framepool.config.file import Config, load, variables
 from framepool.config.plan import Channels, StreamIds
 from framepool.config.section import IdRange, NotNegative, Positive, Section, StreamId
+from framepool.config.service import ServiceConfig
 
 __all__ = [
     "DEFAULT_EPOCH_BYTES",
@@ -54,6 +55,7 @@ __all__ = [
     "RegistryConfig",
     "ResponseConfig",
     "Section",
+    "ServiceConfig",
     "SourceConfig",
     "StreamConfig",
     "StreamId",

@@ -16,6 +16,7 @@ from framepool.config.discovery import DiscoveryConfig, RegistryConfig
 from framepool.config.driver import DriverConfig, ProfileConfig, StreamConfig, default_profile
 from framepool.config.plan import Channels, StreamIds
 from framepool.config.section import Section
+from framepool.config.service import ServiceConfig
 from framepool.errors import ConfigurationError
 from framepool.transport.settings import AeronSettings
 
@@ -30,6 +31,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     channels: Channels = Channels()
     driver: DriverConfig = DriverConfig()
     """The shared-memory driver."""
+    service: ServiceConfig = ServiceConfig()
+    """The service control plane."""
     console: ConsoleConfig = ConsoleConfig()
     """The web console."""
     discovery: DiscoveryConfig = DiscoveryConfig()
