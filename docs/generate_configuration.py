@@ -47,6 +47,7 @@ TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[[profiles.NAME.pools]]", config.PoolConfig),
     ("[stream_ids]", config.StreamIds),
     ("[channels]", config.Channels),
+    ("[service]", config.ServiceConfig),
     ("[console]", config.ConsoleConfig),
     ("[bridge]", config.BridgeConfig),
     ("[[mappings]]", config.MappingConfig),

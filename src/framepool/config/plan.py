@@ -74,6 +74,10 @@ class Channels(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of QoS reports."""
     metadata: str = "aeron:ipc"
     """Of metadata."""
+    service_control: str = "aeron:ipc"
+    """Of commands to services."""
+    service_status: str = "aeron:ipc"
+    """Of what services say: accepted commands and status."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
