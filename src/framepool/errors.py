@@ -24,6 +24,10 @@ dropped and counted, never raised; what is raised here concerns the caller or th
     ├── LeaseError                  the driver and this client
     │   ├── AttachRefused           the driver said no, or nothing, in time
     │   └── NotAttached             there is no lease right now; the client is trying to get one
+    ├── DiscoveryError              nobody who knows the streams answered, or they could not
+    │   ├── StreamNotFound          there is no such stream, as far as anybody knows
+    │   ├── AmbiguousStream         several streams of this host have the name
+    │   └── NotLocal                the stream is on another host, and nothing brings it here
     ├── FrameOverwritten            the producer lapped the reader of this frame
     ├── TransportError              Aeron refused or failed
     │   ├── AeronLibraryError       libaeron is missing or lacks a symbol
@@ -32,6 +36,9 @@ dropped and counted, never raised; what is raised here concerns the caller or th
     │   ├── TransportTimeout        the media driver did not answer in time
     │   ├── TransportClosed         the object was closed by its owner
     │   └── ForkedError             used in a child made by fork
+    ├── ServiceError                a command to a service
+    │   ├── CommandRefused          the service said no; the message has its reason
+    │   └── NoEcho                  nobody accepted the command in time
     └── ConfigurationError          a setting that cannot work
 """
 
@@ -114,6 +121,22 @@ class NotAttached(LeaseError):
     """There is no lease right now. The client goes on trying; the frame is counted as dropped."""
 
 
+class DiscoveryError(FramepoolError):
+    """Nobody who knows the streams answered, or they could not; the message says who was asked."""
+
+
+class StreamNotFound(DiscoveryError):
+    """There is no such stream, as far as anybody who answered knows; the message names those that are similar."""
+
+
+class AmbiguousStream(DiscoveryError):
+    """Several streams of this host have the name: choose one of `Pool.discover` and give that."""
+
+
+class NotLocal(DiscoveryError):
+    """The stream is on another host: its memory cannot be mapped here. A bridge makes it appear on this one."""
+
+
 class FrameOverwritten(FramepoolError):
     """The producer lapped the reader: what was read of this frame is not to be used."""
 
@@ -144,6 +167,18 @@ class TransportClosed(TransportError):
 
 class ForkedError(TransportError):
     """The object was inherited through fork; start processes with spawn and connect in each."""
+
+
+class ServiceError(FramepoolError):
+    """A command to a service did not work."""
+
+
+class CommandRefused(ServiceError):
+    """A service does not accept a command; the message has its reason. Raised by its handlers too, to say no."""
+
+
+class NoEcho(ServiceError):
+    """Neither an echo nor an error came back in time: the service is not there, or it is stopped."""
 
 
 class ConfigurationError(FramepoolError):
