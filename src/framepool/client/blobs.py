@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from framepool.client.crc32c import crc32c
+from framepool._native.crc32c import crc32c
 from framepool.client.qos import Publish
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.errors import EncodeError

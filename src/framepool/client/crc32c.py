@@ -1,4 +1,4 @@
-"""CRC32C (Castagnoli), the checksum of blobs (Wire 15.9), which the standard library lacks.
+"""CRC32C (Castagnoli), the checksum of blobs (Wire 15.9) and recordings: the readable twin of `_native.crc32c`.
 
 A CRC is linear: with a start value of 0, the CRC of a||b is that of a, moved over as many zero bytes as b has, xor
 that of b. So the data is cut into lanes of equal length that numpy takes four bytes further at a time, all lanes at
