@@ -62,6 +62,7 @@ class Mapping:
         self._highest_seen_ns = 0
         self._least_epoch = 0
         self._announced_ns = 0
+        self._heard: list[ShmPoolAnnounce] = []
 
     @property
     def state(self) -> MappingState:
@@ -74,9 +75,22 @@ class Mapping:
 
     def on_layout(self, layout: StreamLayout) -> None:
         """Maps what an attach response named: the driver's word, as fresh as the answer itself."""
+        self._heard.clear()
         self._note(layout.epoch)
         if self.epoch != layout.epoch:
             self._map(layout)
+
+    def hear(self, announce: ShmPoolAnnounce) -> None:
+        """Keeps an announce for `settle`. Only the newest counts, and before it one of a higher epoch (#20): whoever
+        comes late to a stream whose epochs change quickly does not map them all."""
+        self._heard = [*(higher for higher in self._heard[:1] if higher.epoch > announce.epoch), announce]
+
+    def settle(self) -> int:
+        """Follows what was heard; maps files, so it takes a while."""
+        heard, self._heard = self._heard, []
+        for announce in heard:
+            self.on_announce(announce)
+        return len(heard)
 
     def on_announce(self, announce: ShmPoolAnnounce) -> None:
         """Follows a fresh announce of this stream; anything else is ignored and counted."""
@@ -110,6 +124,7 @@ class Mapping:
 
         Notices and announces come on two streams. An announce may overtake the notice it answers; its stamp tells.
         """
+        self._heard = [announce for announce in self._heard if announce.announce_timestamp_ns > timestamp_ns]
         if self.stream is not None and timestamp_ns >= self._announced_ns:
             self._least_epoch = self.stream.layout.epoch + 1
             self.unmap("the producer's lease ended")

@@ -6,13 +6,15 @@ finds the regions of its stream: a `Seat` holds a lease from a driver, the place
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
-from framepool.clock import Clock
+from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
 from framepool.shm.region import MappedStream
@@ -38,6 +40,11 @@ KEEPALIVE_STAMP_OFFSET = MESSAGE_HEADER.size + next(
 
 Topic = Literal["control", "announce", "qos", "metadata"]
 """The streams of Wire 5 that every process shares."""
+
+SETTLE_NS = 20 * NANOS_PER_MILLI
+"""Of a duty cycle for mapping: leases and messages are not to wait for files."""
+MAX_ANNOUNCED = 4_096
+"""Streams whose last announce is remembered."""
 
 
 class Member(Protocol):
@@ -93,6 +100,10 @@ class Place(ABC):
     def do_work(self) -> int:
         return 0
 
+    def settle(self) -> int:
+        """Maps what was announced last, which takes a while: called after all leases were seen to."""
+        return 0
+
     def on_attach_response(self, response: ShmAttachResponse) -> None: ...
     def on_announce(self, announce: ShmPoolAnnounce) -> None: ...
     def on_lease_revoked(self, notice: ShmLeaseRevoked) -> None: ...
@@ -102,20 +113,31 @@ class Place(ABC):
 class ControlPlane:
     """The control and announce streams of one process, and the places that live on them. An agent.
 
-    A runner turns it while its owner takes places and gives them up, so a lock keeps the two apart.
+    A runner turns it while its owner takes places and gives them up, so a lock keeps the two apart. `control` is where
+    a driver takes its requests, if that is elsewhere than configured (Discovery 5.2).
     """
 
     role = "control plane"
 
     def __init__(
-        self, client: Client, clock: Clock, ids: StreamIds | None = None, channels: Channels | None = None
+        self,
+        client: Client,
+        clock: Clock,
+        ids: StreamIds | None = None,
+        channels: Channels | None = None,
+        *,
+        control: tuple[str, int] | None = None,
     ) -> None:
         self.clock = clock
         self.places: list[Place] = []
         self._members: list[Member] = []
         self._client = client
-        self._ids = ids or StreamIds()
-        self._channels = channels or Channels()
+        ids, channels = ids or StreamIds(), channels or Channels()
+        self._where: dict[Topic, tuple[str, int]] = {
+            topic: (getattr(channels, topic), getattr(ids, topic)) for topic in get_args(Topic)
+        }
+        if control is not None:
+            self._where["control"] = control
         self._turn = threading.RLock()
         self._lost = False
         self._reconnects = 0
@@ -123,6 +145,8 @@ class ControlPlane:
         self._mouths: dict[Topic, Publication] = {}
         self._handlers: dict[type[Message], list[Callable[[Any], object]]] = {}
         self._dispatch = Dispatcher()
+        self._announced: dict[int, tuple[ShmPoolAnnounce, int]] = {}
+        self._unsettled: deque[Place] = deque()
         self.listen("control", ShmAttachResponse, self._on_attach_response)
         self.listen("announce", ShmPoolAnnounce, self._on_announce)
         self.listen("control", ShmLeaseRevoked, self._on_lease_revoked)
@@ -137,8 +161,9 @@ class ControlPlane:
         """Calls `handler` for each message of a kind, until the function that comes back is called."""
         with self._turn:
             if topic not in self._ears:
-                where = channel.control_subscription(getattr(self._channels, topic))
-                self._ears[topic] = Listener(self._client.add_subscription(where, getattr(self._ids, topic)))
+                where, stream_id = self._where[topic]
+                subscription = self._client.add_subscription(channel.control_subscription(where), stream_id)
+                self._ears[topic] = Listener(subscription)
             handlers = self._handlers.get(kind)
             if handlers is None:
                 handlers = self._handlers[kind] = []
@@ -193,6 +218,8 @@ class ControlPlane:
         with self._turn:
             if place in self.places:
                 self.places.remove(place)
+                with contextlib.suppress(ValueError):
+                    self._unsettled.remove(place)
                 place.close()
 
     def send(self, message: Message) -> bool:
@@ -205,7 +232,12 @@ class ControlPlane:
     def do_work(self) -> int:
         with self._turn:
             heard = self._hear()
-            return heard + sum(member.do_work() for member in (*self.places, *self._members))
+            work = sum(member.do_work() for member in (*self.places, *self._members))
+            return heard + work + self._settle()
+
+    def announced(self, stream_id: int) -> tuple[ShmPoolAnnounce, int] | None:
+        """The last announce of a stream and when it was heard, on the monotonic clock; None if it never was."""
+        return self._announced.get(stream_id)
 
     def statistics(self) -> dict[str, int]:
         """How often the media driver came back, and how often messages were missed for being too slow."""
@@ -243,9 +275,9 @@ class ControlPlane:
         publication = self._mouths.get(topic)
         if publication is None:
             with self._turn:
-                where = channel.control_publication(getattr(self._channels, topic), self._client.settings)
-                publication = self._client.add_publication(where, getattr(self._ids, topic))
-                self._mouths[topic] = publication
+                where, stream_id = self._where[topic]
+                name = channel.control_publication(where, self._client.settings)
+                publication = self._mouths[topic] = self._client.add_publication(name, stream_id)
         return publication
 
     def _on_attach_response(self, response: ShmAttachResponse) -> None:
@@ -253,8 +285,24 @@ class ControlPlane:
             place.on_attach_response(response)
 
     def _on_announce(self, announce: ShmPoolAnnounce) -> None:
+        self._announced.pop(announce.stream_id, None)  # the last one heard stands last
+        if len(self._announced) >= MAX_ANNOUNCED:
+            del self._announced[next(iter(self._announced))]
+        self._announced[announce.stream_id] = (announce, self.clock.monotonic_ns())
         for place in self.places:
-            place.on_announce(announce)
+            if place.stream_id == announce.stream_id:
+                place.on_announce(announce)
+
+    def _settle(self) -> int:
+        """Lets places map, one after the other, until the time for it is over; the others come first next time."""
+        if not self._unsettled:
+            self._unsettled.extend(self.places)
+        work, end_ns = 0, self.clock.monotonic_ns() + SETTLE_NS
+        while self._unsettled:
+            work += self._unsettled.popleft().settle()
+            if self.clock.monotonic_ns() >= end_ns:
+                break
+        return work
 
     def _on_lease_revoked(self, notice: ShmLeaseRevoked) -> None:
         for place in self.places:

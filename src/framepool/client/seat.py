@@ -89,6 +89,9 @@ class Seat(Place):
         self._follow_the_lease()
         return work
 
+    def settle(self) -> int:
+        return self.mapping.settle() if self._granted is not None else 0
+
     def close(self) -> None:
         """Gives lease and regions back."""
         self.attachment.detach()
@@ -102,7 +105,7 @@ class Seat(Place):
         self.attachment.on_announce(announce)
         self._follow_the_lease()
         if self.role is Role.CONSUMER and self._granted is not None:
-            self.mapping.on_announce(announce)
+            self.mapping.hear(announce)
 
     def on_lease_revoked(self, notice: ShmLeaseRevoked) -> None:
         self.attachment.on_lease_revoked(notice)

@@ -56,8 +56,11 @@ class AnnouncedPlace(Place):
     def do_work(self) -> int:
         return self._timers.poll()
 
+    def settle(self) -> int:
+        return self.mapping.settle()
+
     def on_announce(self, announce: ShmPoolAnnounce) -> None:
-        self.mapping.on_announce(announce)
+        self.mapping.hear(announce)
 
     def close(self) -> None:
         self.mapping.unmap("closed")

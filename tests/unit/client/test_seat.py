@@ -219,13 +219,48 @@ def test_notice_that_its_announce_has_overtaken_is_for_the_epoch_before(plane: P
     stamp = {"announce_timestamp_ns": plane.clock.timestamp_ns(), "announce_clock_domain": ClockDomain.MONOTONIC}
     second = make_stream(base_dir, epoch=4)
     seat.on_announce(announce(second, **stamp))
+    seat.settle()
     seat.on_lease_revoked(notice(ended))
     assert seat.mapping.epoch == 4
     plane.clock.advance(1)
     seat.on_lease_revoked(notice(plane.clock.timestamp_ns()))
     assert seat.mapping.epoch is None
     seat.on_announce(announce(second, **stamp))
+    seat.settle()
     assert seat.mapping.epoch is None
+    seat.close()
+
+
+@pytest.mark.clause("D-4.9-10")
+def test_epoch_whose_producer_is_gone_is_not_mapped_although_it_was_announced_before(
+    plane: Plane, base_dir: Path
+) -> None:
+    """The announce waits for its turn when the notice comes."""
+    seat = take_seat(plane, base_dir, Role.CONSUMER)
+    grant(plane, seat, make_stream(base_dir, epoch=3))
+    stamp = {"announce_timestamp_ns": plane.clock.timestamp_ns(), "announce_clock_domain": ClockDomain.MONOTONIC}
+    seat.on_announce(announce(make_stream(base_dir, epoch=4), **stamp))
+    plane.clock.advance(1)
+    seat.on_lease_revoked(notice(plane.clock.timestamp_ns()))
+    seat.settle()
+    assert seat.mapping.epoch is None
+    seat.close()
+
+
+def test_of_many_announces_only_the_last_is_mapped_and_none_while_a_higher_one_stands(
+    plane: Plane, base_dir: Path
+) -> None:
+    seat = take_seat(plane, base_dir, Role.CONSUMER)
+    grant(plane, seat, make_stream(base_dir, epoch=3))
+    stamp = {"announce_timestamp_ns": plane.clock.timestamp_ns(), "announce_clock_domain": ClockDomain.MONOTONIC}
+    announces = {epoch: announce(make_stream(base_dir, epoch=epoch), **stamp) for epoch in (4, 5, 6, 7)}
+    for epoch in (4, 5, 6):
+        seat.on_announce(announces[epoch])
+    assert (seat.settle(), seat.mapping.epoch, seat.mapping.counts["mapped"]) == (1, 6, 2)
+    for epoch in (7, 4, 5):
+        seat.on_announce(announces[epoch])
+    assert (seat.settle(), seat.mapping.epoch, seat.mapping.counts["lower epochs"]) == (2, None, 1)
+    assert seat.settle() == 0
     seat.close()
 
 
