@@ -21,7 +21,9 @@ PRIVATE_NETWORKS = (
     "10.0.0.0/8",
     "172.16.0.0/12",
     "192.168.0.0/16",
+    "100.64.0.0/10",
     "169.254.0.0/16",
+    "198.18.0.0/15",
     "::1/128",
     "fc00::/7",
     "fe80::/10",
@@ -105,6 +107,14 @@ class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     """The Aeron stream of requests; 0 is `stream_ids.discovery_request`."""
     registries: tuple[str, ...] = ()
     """Channels of the registries that clients ask; of several, each has the same answers."""
+    response_channel: str = ""
+    """Where clients take the answers of UDP registries: `aeron:udp?endpoint=ADDRESS:PORT` with an address of this host;
+    by default the one that leads to the registry, with a free port. Local answers come over IPC."""
+    response_stream_id: NotNegative = 0
+    """The Aeron stream of answers; 0 is `stream_ids.discovery_response`."""
+    payload_fallback_uri: str = ""
+    """Where the payloads of a stream of another host come from that no bridge makes a stream of this one: an Aeron
+    channel or `bridge://ID`. Empty: `Pool.consumer` refuses such a stream."""
     driver_instance_id: str = ""
     """The name of this driver, unique among all drivers; by default the host name and the namespace."""
     host: str = ""
@@ -120,6 +130,8 @@ class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         check_channels(channel=self.channel)
+        if self.response_channel:
+            check_channels(response_channel=self.response_channel)
         for each in self.registries:
             check_channels(registries=each)
         for each in self.announce_channels:
