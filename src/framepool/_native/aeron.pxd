@@ -8,14 +8,18 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from framepool._native.aeron_api cimport (
     aeron_async_add_publication_t,
+    aeron_buffer_claim_t,
     aeron_context_t,
     aeron_publication_constants_t,
     aeron_t,
     fp_beat_t,
+    fp_deliver_t,
     fp_drain_t,
     fp_heart_t,
     fp_receiver_t,
     fp_report_t,
+    fp_retract_t,
+    pthread_mutex_t,
 )
 
 cdef enum:
@@ -61,6 +65,7 @@ cdef class Child:
     cdef readonly str channel
     cdef readonly int32_t stream_id
     cdef bytes uri
+    cdef pthread_mutex_t guard  # held by whoever uses `resource` without the interpreter's lock
     cdef int add_c(self, aeron_async_add_publication_t **pending) except -2
     cdef int poll_c(self) noexcept
     cdef void cancel_c(self) noexcept
@@ -71,6 +76,9 @@ cdef class Child:
     cdef int check_open(self) except -1
     cdef bint usable(self) noexcept
     cdef int refuse(self) except -1
+    cdef int hold(self) except -1
+    cdef void let_go(self) noexcept nogil
+    cdef void await_holder(self) noexcept
 
 cdef class AnyPublication(Child):
     cdef bint exclusive
@@ -82,6 +90,8 @@ cdef class AnyPublication(Child):
     cdef int note(self, int64_t outcome, str what, size_t most) except -1
     cdef int check_sender(self) except -1
     cdef int64_t tell(self, const uint8_t *data, size_t length) noexcept
+    cdef int64_t reserve(self, size_t length, aeron_buffer_claim_t *claim) noexcept nogil
+    cdef void finish(self, aeron_buffer_claim_t *claim, bint commit) noexcept nogil
 
 cdef class Publication(AnyPublication):
     pass
@@ -107,6 +117,10 @@ cdef class Subscription(Child):
     cdef list take_batch(self)
     cdef list take_left(self, Py_ssize_t limit)
     cdef int start_drain(self) except -1
+    cdef bint diverted
+    cdef int divert(self, fp_deliver_t deliver, fp_retract_t retract, void *clientd, size_t most) except -1
+    cdef void restore(self) noexcept
+    cdef int poll_diverted(self, size_t limit) except -1
 
 cdef class Drain:
     cdef fp_drain_t *c

@@ -8,6 +8,17 @@ cdef extern from "<signal.h>" nogil:
         pass
 
 
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+
+    int pthread_mutex_init(pthread_mutex_t *, void *)
+    int pthread_mutex_destroy(pthread_mutex_t *)
+    int pthread_mutex_lock(pthread_mutex_t *)
+    int pthread_mutex_trylock(pthread_mutex_t *)
+    int pthread_mutex_unlock(pthread_mutex_t *)
+
+
 cdef extern from "aeron_api.h" nogil:
     ctypedef struct aeron_context_t
     ctypedef struct aeron_t
@@ -205,6 +216,8 @@ cdef extern from "aeron_receive.h" nogil:
         fp_deliver_t deliver
         fp_retract_t retract
         void *clientd
+        size_t most
+        int64_t reserved_value
         int partial_count
         uint64_t delivered
         uint64_t filtered

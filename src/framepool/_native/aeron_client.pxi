@@ -205,6 +205,7 @@ cdef class Child:
 
     def __cinit__(self, Client client not None, *args, **kwargs):
         self.client = client
+        pthread_mutex_init(&self.guard, NULL)
         self.next = client.first
         if client.first != NULL:
             (<Child>client.first).previous = <PyObject *>self
@@ -213,6 +214,7 @@ cdef class Child:
     def __dealloc__(self):
         if self.client is not None:
             self.release()
+            pthread_mutex_destroy(&self.guard)
 
     # What each kind does.
     cdef int add_c(self, aeron_async_add_publication_t **pending) except -2:
@@ -318,6 +320,22 @@ cdef class Child:
         if self.client.rejoining:
             raise MediaDriverLost(f"{self.describe()} is being added again after the loss of the media driver")
         raise TransportError(f"{self.describe()} is still being added")
+
+    cdef int hold(self) except -1:
+        """Keeps the C object from being freed while it is used without the interpreter's lock; `let_go` ends it."""
+        if not self.usable():
+            self.refuse()
+        if pthread_mutex_trylock(&self.guard):
+            raise TransportError(f"{self.describe()} is in use by another thread")
+        return 0
+
+    cdef void let_go(self) noexcept nogil:
+        pthread_mutex_unlock(&self.guard)
+
+    cdef void await_holder(self) noexcept:
+        """Until whoever holds it has let go, for which the interpreter's lock is not needed."""
+        pthread_mutex_lock(&self.guard)
+        pthread_mutex_unlock(&self.guard)
 
     def describe(self):
         return f"{type(self).__name__} of stream {self.stream_id} on {self.channel}"

@@ -48,6 +48,7 @@ cdef class AnyPublication(Child):
 
     cdef void unbind(self) noexcept:
         """Aborts open claims: one that is never finished would hold back every subscriber. Heartbeats wait."""
+        self.await_holder()
         if self.client.heart != NULL:
             fp_heart_bind(self.client.heart, <void *>self, NULL, NULL)
         while self.claims != NULL:
@@ -102,6 +103,29 @@ cdef class AnyPublication(Child):
         else:
             err_clear()
         return position
+
+    cdef int64_t reserve(self, size_t length, aeron_buffer_claim_t *claim) noexcept nogil:
+        """`try_claim` for whoever holds the publication: the place itself, in the log, or a negative `Outcome`, which
+        is not counted."""
+        cdef int64_t position = ADMIN_ACTION
+        cdef int tries = ADMIN_RETRIES
+        while position == ADMIN_ACTION and tries:
+            tries -= 1
+            if self.exclusive:
+                position = exclusive_publication_try_claim(
+                    <aeron_exclusive_publication_t *>self.resource, length, claim)
+            else:
+                position = publication_try_claim(<aeron_publication_t *>self.resource, length, claim)
+        if position == ERROR:
+            err_clear()
+        return position
+
+    cdef void finish(self, aeron_buffer_claim_t *claim, bint commit) noexcept nogil:
+        """Sends what stands in a reserved place, or gives the place up; not counted either."""
+        if commit:
+            buffer_claim_commit(claim)
+        else:
+            buffer_claim_abort(claim)
 
     cdef int note(self, int64_t outcome, str what, size_t most) except -1:
         """Counts what was not sent. CLOSED under our feet means that the client is lost; ERROR is the caller's."""

@@ -64,7 +64,7 @@ static inline bool fp_filter_accepts(const fp_filter_t *filter, const uint8_t *b
 #define FP_PAGE_MASK 4095
 #define FP_MESSAGE_MAX (16u * 1024 * 1024)
 
-/* Aeron's data frame header, which stands right before a fragment's payload in the log; 8 more bytes are reserved. */
+/* Aeron's data frame header, which stands right before a fragment's payload in the log. */
 typedef struct
 {
     int32_t frame_length;
@@ -75,8 +75,11 @@ typedef struct
     int32_t session_id;
     int32_t stream_id;
     int32_t term_id;
+    int64_t reserved_value; /* the application's; 0 unless the sender set it */
 }
 fp_frame_t;
+
+_Static_assert(FP_FRAME_HEADER == sizeof(fp_frame_t), "another data frame header than Aeron's");
 
 typedef struct fp_partial_stct
 {
@@ -84,6 +87,7 @@ typedef struct fp_partial_stct
     int32_t session_id;
     int32_t expected_offset; /* where the next fragment begins; -1: waiting for a first fragment */
     bool live;               /* used within a sweep only */
+    int64_t reserved_value;  /* of the first fragment */
     size_t length;
     size_t capacity;
     uint8_t *buffer;
@@ -102,6 +106,8 @@ typedef struct
     fp_deliver_t deliver;
     fp_retract_t retract; /* takes the last delivery back */
     void *clientd;
+    size_t most;            /* bytes of a message in fragments at the most; 0: FP_MESSAGE_MAX */
+    int64_t reserved_value; /* of the message that is being delivered */
     uint64_t delivered;
     uint64_t filtered;
     uint64_t broken; /* fragments without their beginning, frames overwritten while they were read, or no memory */
@@ -109,9 +115,11 @@ typedef struct
 }
 fp_receiver_t;
 
-static inline void fp_receiver_complete(fp_receiver_t *receiver, const uint8_t *buffer, size_t length)
+static inline void fp_receiver_complete(
+    fp_receiver_t *receiver, const uint8_t *buffer, size_t length, int64_t reserved_value)
 {
     receiver->completed++;
+    receiver->reserved_value = reserved_value;
     if (fp_filter_accepts(&receiver->filter, buffer, length))
     {
         receiver->delivered++;
@@ -154,11 +162,11 @@ static void fp_receiver_forget(fp_receiver_t *receiver, int32_t session_id)
     }
 }
 
-static bool fp_partial_append(fp_partial_t *partial, const uint8_t *buffer, size_t length)
+static bool fp_partial_append(fp_partial_t *partial, const uint8_t *buffer, size_t length, size_t most)
 {
     const size_t needed = partial->length + length;
 
-    if (needed > FP_MESSAGE_MAX)
+    if (needed > (0 == most ? FP_MESSAGE_MAX : most))
     {
         return false;
     }
@@ -195,6 +203,7 @@ static void fp_receiver_fragment(
     if (frame->flags & FP_FLAG_BEGIN)
     {
         partial->length = 0;
+        partial->reserved_value = frame->reserved_value;
     }
     else if (partial->expected_offset != frame->term_offset)
     {
@@ -202,7 +211,7 @@ static void fp_receiver_fragment(
         receiver->broken++;
         return;
     }
-    if (!fp_partial_append(partial, buffer, length))
+    if (!fp_partial_append(partial, buffer, length, receiver->most))
     {
         partial->expected_offset = -1;
         receiver->broken++;
@@ -211,7 +220,7 @@ static void fp_receiver_fragment(
     if (frame->flags & FP_FLAG_END)
     {
         partial->expected_offset = -1;
-        fp_receiver_complete(receiver, partial->buffer, partial->length);
+        fp_receiver_complete(receiver, partial->buffer, partial->length, partial->reserved_value);
     }
     else
     {
@@ -247,7 +256,7 @@ static void fp_receiver_on_fragment(void *clientd, const uint8_t *buffer, size_t
     }
     if ((frame.flags & (FP_FLAG_BEGIN | FP_FLAG_END)) == (FP_FLAG_BEGIN | FP_FLAG_END))
     {
-        fp_receiver_complete(receiver, buffer, length);
+        fp_receiver_complete(receiver, buffer, length, frame.reserved_value);
     }
     else
     {

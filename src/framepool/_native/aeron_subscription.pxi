@@ -41,9 +41,7 @@ cdef class Subscription(Child):
     """Receives messages whole, whatever number of fragments they came in."""
 
     def __cinit__(self, *args, **kwargs):
-        self.receiver.deliver = <fp_deliver_t><void *>collect  # called by our own polls, with the lock held
-        self.receiver.retract = <fp_retract_t><void *>uncollect
-        self.receiver.clientd = &self.batch
+        self.restore()
         self.receiver.filter.schema_id = -1
         self.receiver.filter.template_id = -1
 
@@ -75,6 +73,7 @@ cdef class Subscription(Child):
         return 0
 
     cdef void unbind(self) noexcept:
+        self.await_holder()
         if self.drained != NULL:
             fp_drain_stop(self.drained)
         fp_receiver_clear(&self.receiver)
@@ -110,8 +109,8 @@ cdef class Subscription(Child):
         cdef PyObject **grown
         if not self.usable():
             self.refuse()
-        if self.drained != NULL:
-            raise TransportError(f"{self.describe()} is emptied by a drain: take from that")
+        if self.drained != NULL or self.diverted:
+            raise TransportError(f"{self.describe()} is emptied by a drain or a receiver of chunks: take from that")
         if limit < 1:
             raise ValueError("the limit is at least 1")
         if <size_t>limit > self.batch.capacity:
@@ -174,6 +173,35 @@ cdef class Subscription(Child):
             handler(message)
         return done
 
+    cdef int divert(self, fp_deliver_t deliver, fp_retract_t retract, void *clientd, size_t most) except -1:
+        """Has messages delivered by `poll_diverted` alone, where they lie in the log, to functions that need no
+        interpreter; those in fragments up to `most` bytes. `restore` ends it."""
+        if self.drained != NULL or self.diverted:
+            raise TransportError(f"{self.describe()} is emptied by somebody else already")
+        self.receiver.deliver = deliver
+        self.receiver.retract = retract
+        self.receiver.clientd = clientd
+        self.receiver.most = most
+        self.diverted = True
+        return 0
+
+    cdef void restore(self) noexcept:
+        self.await_holder()
+        self.receiver.deliver = <fp_deliver_t><void *>collect  # called by our own polls, with the lock held
+        self.receiver.retract = <fp_retract_t><void *>uncollect
+        self.receiver.clientd = &self.batch
+        self.receiver.most = 0
+        self.diverted = False
+
+    cdef int poll_diverted(self, size_t limit) except -1:
+        """One C poll of at most `limit` messages without the interpreter's lock; the fragments read."""
+        cdef int read
+        self.hold()
+        with nogil:
+            read = fp_receiver_poll(&self.receiver, <aeron_subscription_t *>self.resource, limit)
+            self.let_go()
+        return read
+
     def drain(self, *, Py_ssize_t capacity=1024, Py_ssize_t max_message=256, int64_t idle_ns=200_000):
         """Starts a thread that empties this subscription into a queue of the newest `capacity` messages.
 
@@ -182,8 +210,8 @@ cdef class Subscription(Child):
         cdef Drain drain
         if not self.usable():
             self.refuse()
-        if self.drained != NULL:
-            raise TransportError(f"{self.describe()} has a drain already")
+        if self.drained != NULL or self.diverted:
+            raise TransportError(f"{self.describe()} has a drain already, or a receiver of chunks")
         if capacity < 1 or max_message < 1 or idle_ns < 1:
             raise ValueError("capacity, max_message and idle_ns are at least 1")
         drain = Drain.__new__(Drain)
