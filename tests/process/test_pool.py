@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -301,3 +302,51 @@ def test_statistics_tell_of_lease_and_mapping(pool: fp.Pool, camera: fp.Producer
     assert isinstance(attachment, dict)
     assert attachment["state"] == "attached"
     assert len(pool.statistics()["places"]) == 2  # type: ignore[arg-type]
+
+
+def test_newest_passes_over_what_came_before_and_every_frame_is_accounted_for(
+    eye: fp.Consumer, camera: fp.Producer
+) -> None:
+    assert eye.newest() is None
+    last = [camera.publish(np.full(4, number, np.uint16)) for number in range(5)][-1]
+    deadline = time.monotonic() + 20
+    while (frame := eye.newest()) is None or frame.seq != last:
+        assert time.monotonic() < deadline
+    camera.publish(np.zeros(4, np.uint16))
+    assert eye.wait(20)
+    eye.pass_over()
+    assert eye.newest() is None
+    seq = camera.publish(np.zeros(4, np.uint16))
+    frame = eye.latest(20)
+    assert frame is not None
+    assert frame.seq == seq
+    assert eye.counts["received"] + eye.counts["skipped"] == 7
+    assert eye.counts["skipped"] >= 1
+
+
+def test_newest_is_the_last_of_those_that_wait_for_an_iteration(eye: fp.Consumer, camera: fp.Producer) -> None:
+    seqs = [camera.publish(np.zeros(4, np.uint16)) for _ in range(4)]
+    assert wait_waiting(eye, 4)
+    assert next(eye).seq == seqs[0]
+    frame = eye.newest()
+    assert frame is not None
+    assert frame.seq == seqs[-1]
+    assert eye.counts["received"] == 2
+    assert eye.counts["skipped"] == 2
+
+
+def test_a_consumer_can_be_waited_for_beside_others(eye: fp.Consumer, camera: fp.Producer) -> None:
+    assert select.select([eye], [], [], 0.01)[0] == []
+    camera.publish(np.zeros(4, np.uint16))
+    assert select.select([eye], [], [], 20)[0] == [eye]
+    assert eye.newest() is not None
+    assert select.select([eye], [], [], 0.01)[0] == []
+
+
+def wait_waiting(eye: fp.Consumer, count: int) -> bool:
+    """Until so many descriptors wait to be polled."""
+    deadline = time.monotonic() + 20
+    while eye._descriptors.waiting < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return True

@@ -92,37 +92,36 @@ class Consumer:
 
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
-        self._follow_assignment()
-        ring = self._reader()
-        try:
-            taken = self._frames.take(limit)
-            self._listener.tend(heard=bool(taken))
-        except MediaDriverLost:  # the control plane waits for it
-            return []
-        except TransportClosed:
-            if self.closed:  # by another thread, just now
-                return []
-            raise
-        self._count()
-        frames = [] if ring is None else [frame for item in taken if (frame := self._hand_over(ring, item)) is not None]
-        if self._frames.regressed is not None:
-            self._place.unmap(f"the sequence went back to {self._frames.regressed}")
-            self._leave()
-        return frames
+        return self._take(lambda frames: frames.take(limit))
+
+    def newest(self) -> Frame | None:
+        """The newest frame of those that descriptors told of, the others being passed over unlooked at; never waits.
+
+        For whoever shows or samples a stream: it costs the same however many were passed over.
+        """
+        found = self._take(lambda frames: [] if (taken := frames.latest()) is None else [taken])
+        found = [*self._ready, *found]
+        self._ready.clear()
+        self._skip(len(found) - 1)
+        return found[-1] if found else None
+
+    def pass_over(self) -> None:
+        """Counts everything that was told of until now as skipped: the next frame is one that is yet to come."""
+        if self.newest() is not None:
+            self._skip(1)
+
+    def fileno(self) -> int:
+        """Readable while there may be something to poll: for `select`. It may change from one frame to the next."""
+        return self._descriptors.fileno()
 
     def latest(self, timeout: float | None = None) -> Frame | None:
         """The newest frame, passing over older ones; None when nothing comes within `timeout` seconds."""
         frame = self._next_within(timeout)
-        while frame is not None:
-            self._ready.extend(self.poll())
-            newer = list(self._ready)
-            self._ready.clear()
-            if not newer:
-                break
-            self.counts["skipped"] += len(newer)
-            self.counts["received"] -= len(newer)
-            frame = newer[-1]
-        return frame
+        newer = None if frame is None else self.newest()
+        if newer is None:
+            return frame
+        self._skip(1)
+        return newer
 
     def wait_for(self, seq: int, timeout: float | None = None) -> Frame | None:
         """The frame `seq`, or None: it was missed, or did not come within `timeout` seconds."""
@@ -220,6 +219,32 @@ class Consumer:
         """Counts of frames by what became of them, and the state of lease and mapping."""
         duties = self.duties.statistics() if self.duties else {}
         return {**self.counts, "latency_ns": self.latency.statistics(), **self._place.statistics(), **duties}
+
+    def _take(self, take: Callable[[FrameReader], list[Taken]]) -> list[Frame]:
+        """What the native reader gives, as frames, with everything that has to be looked at between frames."""
+        self._follow_assignment()
+        ring = self._reader()
+        try:
+            taken = take(self._frames)
+            self._listener.tend(heard=bool(taken))
+        except MediaDriverLost:  # the control plane waits for it
+            return []
+        except TransportClosed:
+            if self.closed:  # by another thread, just now
+                return []
+            raise
+        self._count()
+        frames = [] if ring is None else [frame for item in taken if (frame := self._hand_over(ring, item)) is not None]
+        if self._frames.regressed is not None:
+            self._place.unmap(f"the sequence went back to {self._frames.regressed}")
+            self._leave()
+        return frames
+
+    def _skip(self, frames: int) -> None:
+        """So many that counted as received are passed over."""
+        if frames > 0:
+            self.counts["skipped"] += frames
+            self.counts["received"] -= frames
 
     def _next_within(self, timeout: float | None) -> Frame | None:
         """The next frame; None after `timeout` seconds or once closed."""
