@@ -52,6 +52,8 @@ cdef class FrameReader:
 
     A sequence that goes back (decisions.md #21) stops the reader: `regressed` names it and nothing more is taken
     until `remap`. After a gap of more than `max_gap` only the newest is handed over (Wire 15.4); None: never.
+
+    With `ledger`, `drops()` names each frame that was told of and not handed over.
     """
 
     cdef readonly Drain drain
@@ -80,10 +82,13 @@ cdef class FrameReader:
     cdef readonly uint64_t unsupported
     cdef readonly uint64_t regressions
     cdef readonly uint64_t resyncs
+    cdef list ledger
 
     def __cinit__(
-        self, Drain drain not None, RingReader ring, uint32_t stream_id, uint64_t epoch=0, *, max_gap=None
+        self, Drain drain not None, RingReader ring, uint32_t stream_id, uint64_t epoch=0, *, max_gap=None,
+        bint ledger=False
     ):
+        self.ledger = [] if ledger else None
         self.drain = drain
         self.stream_id = stream_id
         self.max_gap_ = <uint64_t>-1
@@ -152,6 +157,14 @@ cdef class FrameReader:
             self.drain.check()
         return None
 
+    def drops(self):
+        """Epoch, sequence and rule of each frame that was told of and not handed over since the last call, in order;
+        None for the rule where its epoch was not mapped. Of frames skipped for newer ones it does not tell."""
+        if self.ledger is None:
+            raise ValueError("this reader keeps no ledger")
+        found, self.ledger = self.ledger, []
+        return found
+
     def count_lapped(self):
         """A frame that was handed over was overwritten while it was used: it is late, and not received."""
         self.received -= 1
@@ -218,7 +231,7 @@ cdef class FrameReader:
             return True
         return False
 
-    cdef bint is_ours(self, const uint8_t *record, Descriptor *found) noexcept:
+    cdef bint is_ours(self, const uint8_t *record, Descriptor *found) except -1:
         """The schema gate (schemaId, version, templateId, blockLength: all of the header at once), then stream and
         epoch. A sequence that no `seq_commit` can hold is no descriptor either."""
         cdef const uint8_t *message = record + 8
@@ -237,8 +250,10 @@ cdef class FrameReader:
             self.other_stream += 1
         elif self.ring is None or self.ring.closed:
             self.unmapped += 1
+            self.note(epoch, found.seq, 0)
         elif epoch != self.epoch:
             self.other_epoch += 1
+            self.note(epoch, found.seq, 0)
         elif found.seq >> 63:
             self.unsupported += 1
         else:
@@ -247,6 +262,11 @@ cdef class FrameReader:
             memcpy(&found.trace_id, block + FP_FRAME_DESCRIPTOR_TRACE_ID_OFFSET, 8)
             return True
         return False
+
+    cdef int note(self, uint64_t epoch, uint64_t seq, int reason) except -1:
+        if self.ledger is not None and not seq >> 63:
+            self.ledger.append((epoch, seq, DropReason(reason) if reason else None))
+        return 0
 
     cdef int skip_to_newest(self, Descriptor *found) except -1:
         cdef Descriptor newer
@@ -264,6 +284,7 @@ cdef class FrameReader:
             self.reasons[reason] += 1
             if reason <= OVERWRITTEN:
                 self.late += 1
+            self.note(self.epoch, found.seq, reason)
             return None
         taken = Taken.__new__(Taken)
         taken.checked = checked

@@ -48,6 +48,7 @@ class Model:
         self.queue: list[bytes] = []
         self.counts: Counter[str] = Counter()
         self.invalid: Counter[DropReason] = Counter()
+        self.drops: list[tuple[int, int, DropReason | None]] = []
 
     def remap(self, mapped: bool, epoch: int) -> None:
         self.mapped = mapped
@@ -101,8 +102,10 @@ class Model:
             self.counts["other_stream"] += 1
         elif not self.mapped:
             self.counts["unmapped"] += 1
+            self.note(descriptor, None)
         elif descriptor.epoch != self.epoch:
             self.counts["other_epoch"] += 1
+            self.note(descriptor, None)
         elif descriptor.seq >= 2**63:
             self.counts["unsupported"] += 1
         else:
@@ -112,6 +115,7 @@ class Model:
     def accept(self, descriptor: FrameDescriptor) -> list[tuple[Any, ...]]:
         checked = self.slots.check(descriptor.seq)
         if isinstance(checked, DropReason):
+            self.note(descriptor, checked)
             if checked.late:
                 self.counts["late"] += 1
             else:
@@ -120,6 +124,10 @@ class Model:
         self.counts["received"] += 1
         said = (descriptor.timestamp_ns, descriptor.meta_version, descriptor.trace_id)
         return [(descriptor.seq, said, checked.timestamp_ns, checked.pool_id, checked.layout.shape)]
+
+    def note(self, descriptor: FrameDescriptor, rule: DropReason | None) -> None:
+        if descriptor.seq < 2**63:
+            self.drops.append((descriptor.epoch, descriptor.seq, rule))
 
 
 def plain(taken: Taken) -> tuple[Any, ...]:
@@ -204,7 +212,7 @@ def test_reader_does_what_the_model_does(line: Line, actions: list[tuple[Any, ..
     model = Model(slots, STREAM, EPOCH, max_gap)
     line.settle()
     line.drain.take(4096)
-    reader = FrameReader(line.drain, ring, STREAM, EPOCH, max_gap=max_gap)
+    reader = FrameReader(line.drain, ring, STREAM, EPOCH, max_gap=max_gap, ledger=True)
     seq = 0
     said = 0
 
@@ -251,6 +259,8 @@ def test_reader_does_what_the_model_does(line: Line, actions: list[tuple[Any, ..
         assert counted == {name: model.counts[name] for name in counted if name != "invalid"} | {
             "invalid": model.invalid.total()
         }
+    assert reader.drops() == model.drops
+    assert reader.drops() == []
     if model.regressed is None:
         assert sum(counted.values()) - counted["gap"] - counted["resyncs"] == said, "each descriptor counts once"
 
