@@ -75,6 +75,16 @@ class Pool:
         self._publication: Publication | None = None
         self._attach_settings = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
 
+    @property
+    def client(self) -> Client:
+        """The Aeron client of this connection, for roles that have streams of their own on it."""
+        return self._client
+
+    @property
+    def plane(self) -> ControlPlane:
+        """The control plane of this connection, for roles that have places or duties of their own on it."""
+        return self._plane
+
     def producer(
         self,
         stream_id: int,
@@ -109,7 +119,8 @@ class Pool:
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
         timeout: float = 10.0,
     ) -> Consumer:
-        """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds.
+        """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds;
+        with a `timeout` of 0 it does not wait, and the consumer attaches by itself when it can.
 
         With `max_rate_hz` it gets fewer frames, evenly spread; with `own_stream` the producer itself sends it fewer
         descriptors, if it agrees. With `progress` it hears of frames while they are written (`Consumer.partial`).
@@ -178,7 +189,7 @@ class Pool:
     def _attach(self, place: Place, timeout: float) -> None:
         """Takes the place in and waits until it has regions."""
         self._plane.add(place)
-        if wait_until(lambda: place.stream is not None, timeout):
+        if timeout == 0 or wait_until(lambda: place.stream is not None, timeout):
             return
         self._plane.remove(place)
         refusal = place.refusal() or "no answer; is a driver running? Start one with: framepool driver"

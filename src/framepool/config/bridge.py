@@ -110,6 +110,8 @@ class BridgeConfig(LinkConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether the progress of frames goes along; every mapping then needs both of its control streams."""
     assembly_timeout_ms: Positive = 250
     """How long a frame may take to arrive in full (Bridge 5.3a)."""
+    crc32c: bool = False
+    """Whether frames carry a checksum beside their chunks (Bridge 5.4); both ends must say the same."""
     links: dict[Name, LinkConfig] = msgspec.field(default_factory=dict)
     """Further links by name, for mappings that go elsewhere or the other way."""
 
@@ -165,6 +167,10 @@ class MappingConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The Aeron stream of the source host that progress and QoS are taken from; 0 takes none."""
     dest_control_stream_id: NotNegative = 0
     """The Aeron stream of the destination host that they are repeated on; 0 repeats none."""
+    source_qos_stream_id: NotNegative = 0
+    """Where QoS is taken from, if that is elsewhere than progress: framepool's own is on `stream_ids.qos`."""
+    dest_qos_stream_id: NotNegative = 0
+    """Where QoS is repeated, if that is elsewhere than progress."""
     role: Role | None = None
     """What this instance does: `sender` on the source host, `receiver` on the destination host; unset is
     `bridge.role`."""
@@ -232,6 +238,7 @@ def _check_destinations(
     for mapping in mappings:
         named = [mapping.dest_stream_id, mapping.metadata_stream_id]
         named += [mapping.source_control_stream_id, mapping.dest_control_stream_id]
+        named += [mapping.source_qos_stream_id, mapping.dest_qos_stream_id]
         taken += [(stream, stream, f"the mapping of {mapping.source_stream_id}") for stream in named if stream]
     first, last = bridge.destinations
     for low, high, name in taken:

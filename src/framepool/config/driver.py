@@ -137,7 +137,7 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     clock_error_budget_us: NotNegative = 0
     """How far synchronised clocks may be apart; needed with `realtime_synced`."""
     dynamic_streams: bool = True
-    """Whether EXISTING_OR_CREATE may make streams of the ranges `pools` and `driver_allocated`."""
+    """Whether EXISTING_OR_CREATE may make streams of `pools`, `driver_allocated` and `bridge_destinations`."""
     prefault: bool = False
     """Touch every page when a region is made."""
     recreate_at_start: bool = False

@@ -265,7 +265,7 @@ class Authority:
         if not self._config.driver.dynamic_streams:
             raise Refused(ResponseCode.REJECTED, f"stream {stream_id} does not exist and dynamic_streams is off")
         ids = self._config.stream_ids
-        ranges = (ids.pools, ids.driver_allocated)
+        ranges = (ids.pools, ids.driver_allocated, ids.bridge_destinations)
         if not any(low <= stream_id <= high for low, high in ranges):
             spans = " or ".join(f"{low} to {high}" for low, high in ranges)
             raise Refused(ResponseCode.REJECTED, f"stream {stream_id} is not from {spans}")
