@@ -46,3 +46,6 @@ class Listener:
             self.left_behind += 1
             self._subscription.renew()
             self._joining = True
+
+    def close(self) -> None:
+        self._subscription.close()

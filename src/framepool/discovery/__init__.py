@@ -1,0 +1,1 @@
+"""Who has which stream: an advisory inventory, its providers, and those who ask them (Discovery)."""
