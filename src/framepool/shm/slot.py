@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,13 @@ class CheckedSlot:
     layout: TensorLayout
 
 
+class Strided(Protocol):
+    """What the check of a header needs to know of a pool."""
+
+    @property
+    def stride_bytes(self) -> int: ...
+
+
 def check_slot(ring: HeaderRing, pools: Mapping[int, Pool], seq: int) -> CheckedSlot | DropReason:
     """The slot of frame `seq`, or the first rule that forbids to use it (Wire 8.2, 8.3, 10.2.1). Never waits."""
     index = ring.index(seq)
@@ -50,7 +58,7 @@ def check_slot(ring: HeaderRing, pools: Mapping[int, Pool], seq: int) -> Checked
     return check_header(private, seq, ring.nslots, pools)
 
 
-def check_header(private: bytes, seq: int, nslots: int, pools: Mapping[int, Pool]) -> CheckedSlot | DropReason:
+def check_header(private: bytes, seq: int, nslots: int, pools: Mapping[int, Strided]) -> CheckedSlot | DropReason:
     """What a private copy of the slot of frame `seq` says, or the first rule broken; `seq_commit` is not looked at."""
     _, length, payload_slot, pool_id, payload_offset, timestamp, version, _ = SlotHeader.BLOCK.unpack_from(private)
     if payload_offset != 0:
