@@ -90,6 +90,17 @@ class Consumer:
             return MappingState.FALLBACK
         return MappingState.UNMAPPED if self._place.stream is None else MappingState.MAPPED
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that is mapped at this moment; frames of another one are over."""
+        stream = None if self._told_to_leave() else self._place.stream
+        return None if stream is None else stream.layout.epoch
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing is mapped, as far as it is known."""
+        return "" if self._place.stream is not None else self._place.refusal()
+
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
         return self._take(lambda frames: frames.take(limit))

@@ -93,6 +93,11 @@ class Frame:
         """The metadata of the version that this frame refers to; None if it has not been heard."""
         return None if self._lookup is None else self._lookup(self.stream_id, self.meta_version)
 
+    @property
+    def slot(self) -> tuple[RingReader, CheckedSlot]:
+        """Where it is: for those who read slots themselves, and look again afterwards whether it still was there."""
+        return self._ring, self._checked
+
     def valid(self) -> bool:
         """Whether the frame is still whole right now; never again once it is not."""
         try:
