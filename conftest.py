@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import KIB, AeronSettings
+from tests.support import hosts
 from tests.support.directories import private_directory
 from tests.support.processes import Processes
 
@@ -50,18 +51,16 @@ def processes() -> Iterator[Processes]:
     running.stop_all()
 
 
-NEEDS = {
-    "root": (lambda: os.geteuid() == 0, "run as root"),
-    "java": (lambda: shutil.which("java") is not None, "install the package openjdk-17-jre-headless"),
-    "browser": (lambda: shutil.which("chromium") is not None, "install the package chromium"),
-    "netns": (
-        lambda: os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("nft") is not None,
-        "run as root with the packages iproute2 and nftables",
-    ),
+NEEDS: dict[str, Callable[[], str]] = {
+    "root": lambda: "" if os.geteuid() == 0 else "run as root",
+    "java": lambda: "" if shutil.which("java") else "install the package openjdk-17-jre-headless",
+    "browser": lambda: "" if shutil.which("chromium") else "install the package chromium",
+    "netns": hosts.missing,
 }
+"""What to do to have what a test needs; empty where it is there."""
 
 
-SPEED = ("unit", "golden", "conformance", "model", "process", "examples", "faults")
+SPEED = ("unit", "golden", "conformance", "model", "process", "examples", "network", "faults")
 """Directories of tests, the quickest first."""
 
 
@@ -76,9 +75,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips by name what this machine lacks, or fails it where FRAMEPOOL_REQUIRE demands it."""
     for mark in item.iter_markers("requires"):
         for need in mark.args:
-            present, remedy = NEEDS[need]
-            if present():
-                continue
-            if need in REQUIRED:
+            remedy = NEEDS[need]()
+            if remedy and need in REQUIRED:
                 pytest.fail(f"FRAMEPOOL_REQUIRE demands {need}: {remedy}", pytrace=False)
-            pytest.skip(f"needs {need}: {remedy}")
+            if remedy:
+                pytest.skip(f"needs {need}: {remedy}")

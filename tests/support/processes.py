@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class Process:
@@ -86,9 +86,10 @@ class Process:
         return f"{self.popen.args!r}; output so far: {self.lines!r}"
 
     def close(self) -> None:
+        """Ends it and what it started itself, as far as that stayed in its group."""
         if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGCONT)
-            self.kill()
+            os.killpg(self.pid, signal.SIGKILL)
+            self.popen.wait(10)
         self._reader.join(5)
         for stream in (self.popen.stdin, self.popen.stdout):
             if stream is not None:
@@ -102,15 +103,19 @@ class Processes:
         self._python = python
         self._started: list[Process] = []
 
-    def start(self, *args: str, env: Mapping[str, str] | None = None) -> Process:
-        """Runs `python ARGS…`; standard error joins the output so that a traceback is seen."""
+    def start(self, *args: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Process:
+        """Runs `python ARGS…`; standard error joins the output so that a traceback is seen.
+
+        A prefix is a command that becomes the one behind it, such as `nsenter`.
+        """
         popen = subprocess.Popen(
-            [self._python, "-u", *args],
+            [*prefix, self._python, "-u", *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **(env or {})},
+            start_new_session=True,  # so that what it started itself can be ended with it
         )
         process = Process(popen)
         self._started.append(process)
