@@ -18,8 +18,9 @@ from framepool._native.frames import FrameReader, Taken
 from framepool._native.seqlock import RingReader
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.frame import Frame
+from framepool.client.gauges import Values
 from framepool.client.hello import SHARED, Endpoint
-from framepool.client.histogram import LatencyMeter
+from framepool.client.histogram import LatencyMeter, LatencyWindow
 from framepool.client.mapping import MappingState, ring_parts
 from framepool.client.partial import Partial, PartialSlots
 from framepool.client.plane import Place
@@ -63,6 +64,7 @@ class Consumer:
         self.switch: Callable[[Endpoint, Endpoint], tuple[Drain, Drain | None]] | None = None
         """Subscribes to descriptors, and to progress if that has a stream of its own; from the pool."""
         self.latency = LatencyMeter(clock)
+        self._recent = LatencyWindow(self.latency.histogram)
         self.stream_id = place.stream_id
         self.closed = False
         self.counts: Counter[str] = Counter()
@@ -175,6 +177,12 @@ class Consumer:
             drops_late=self.counts["late"],
             mode=self.duties.assignment.mode if self.duties else Mode.STREAM,
         )
+
+    def gauges(self) -> Values:
+        """What is told of this consumer once a second (`gauges`): how old frames were since the last time."""
+        p50, p90, p99 = self._recent.look(50, 90, 99)
+        received = self.counts["received"]
+        return {"frames": received, "latency_p50_ns": p50, "latency_p90_ns": p90, "latency_p99_ns": p99}
 
     def wait(self, timeout: float) -> bool:
         """Whether there may be something to poll, waiting for it up to `timeout` seconds."""

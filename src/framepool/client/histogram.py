@@ -117,6 +117,26 @@ class LatencyHistogram:
         self.maximum = most if self.maximum is None else max(self.maximum, most)
 
 
+class LatencyWindow:
+    """The percentiles of what came into a histogram since the last look at it."""
+
+    def __init__(self, histogram: LatencyHistogram) -> None:
+        self._histogram = histogram
+        self._before = histogram._counts.copy()
+
+    def look(self, *percents: float) -> list[int | None]:
+        """Of each, the least duration that so many percent do not exceed, within 0.4 %; None where nothing came."""
+        now = self._histogram._counts.copy()
+        news = now - self._before
+        self._before = now
+        total = int(news.sum())
+        if total <= 0:  # or the histogram was reset meanwhile
+            return [None] * len(percents)
+        reached = np.cumsum(news)
+        ranks = [max(1, math.ceil(percent / 100 * total)) for percent in percents]
+        return [_middle(int(np.searchsorted(reached, rank))) for rank in ranks]
+
+
 class LatencyMeter:
     """Latency = now - `SlotHeader.timestamp_ns`, in the clock domain of the stamp (Wire 15.7)."""
 

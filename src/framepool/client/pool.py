@@ -17,6 +17,7 @@ from framepool.client.attach import AttachSettings
 from framepool.client.blobs import BlobReceiver
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
 from framepool.client.consumer_duties import ConsumerDuties
+from framepool.client.gauges import Gauges
 from framepool.client.hello import SHARED, ConsumerWishes, Endpoint
 from framepool.client.metadata_cache import MetadataCache
 from framepool.client.plane import ControlPlane, Place
@@ -202,12 +203,21 @@ class Pool:
             self._publication = self._client.add_publication(where, self.config.stream_ids.descriptor)
 
         def close() -> None:
+            self._plane.leave(gauges)
             if producer.duties is not None:
                 self._plane.leave(producer.duties)
             self._plane.remove(place)
 
         producer = Producer(
             place, self._publication, self._clock, publish_timestamps=publish_timestamps, on_close=close
+        )
+        gauges = Gauges(
+            self._client,
+            self._clock,
+            Role.PRODUCER,
+            place.stream_id,
+            identity=lambda: known[0] if (known := place.identity()) else None,
+            read=producer.gauges,
         )
         try:
             duties = ProducerDuties(
@@ -220,6 +230,7 @@ class Pool:
                 **source,
             )
             producer.duties = self._plane.join(duties)
+            self._plane.join(gauges)
         except BaseException:
             producer.close()
             raise
@@ -238,6 +249,7 @@ class Pool:
             raise
 
         def close() -> None:
+            self._plane.leave(gauges)
             if consumer.duties is not None:
                 self._plane.leave(consumer.duties)
             streams.close()
@@ -261,7 +273,17 @@ class Pool:
             forwarded=low <= place.stream_id <= high,
         )
         consumer.limit(consumer.duties.assignment.local_rate_hz)
+        introduction = consumer.duties.introduction
+        gauges = Gauges(
+            self._client,
+            self._clock,
+            Role.CONSUMER,
+            place.stream_id,
+            identity=lambda: introduction.consumer_id,
+            read=consumer.gauges,
+        )
         self._plane.join(consumer.duties)
+        self._plane.join(gauges)
         return consumer
 
     def _hear_metadata(self) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from framepool._native.frames import ABANDONED, EXPIRED, FrameWriter
 from framepool._native.seqlock import Layout, RingWriter
+from framepool.client.gauges import Values
 from framepool.client.mapping import ring_parts
 from framepool.client.metadata import SourceMetadata
 from framepool.client.plane import Place
@@ -66,6 +67,7 @@ class Producer:
         self._ring: RingWriter | None = None
         self._frames: FrameWriter | None = None
         self._next_seq = 0
+        self._last_layout: Layout | None = None
         self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str, str | None], Layout] = {}
 
     @property
@@ -191,6 +193,11 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def gauges(self) -> Values:
+        """What is told of this producer once a second (`gauges`)."""
+        layout = self._last_layout
+        return {"frames": self.counts["published"], "frame_bytes": None if layout is None else layout.extent}
 
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
@@ -319,6 +326,7 @@ class Producer:
             unit = ProgressUnit[progress.upper()] if progress else ProgressUnit.NONE
             described = TensorLayout.build(from_numpy(dtype), shape, order=major, progress_unit=unit)
             layout = self._layouts[key] = Layout(described.header)
+        self._last_layout = layout
         return layout
 
 
