@@ -22,6 +22,7 @@ app = cyclopts.App(
 app.command("framepool.cli.demo:demo", name="demo", help="A synthetic camera and a reader, live in this terminal.")
 app.command("framepool.cli.demo:camera", name="demo-camera", show=False)
 app.command("framepool.cli.driver:driver", name="driver", help="Run a shared-memory driver.")
+app.command("framepool.cli.registry:registry", name="registry", help="Run a discovery registry for many drivers.")
 app.command("framepool.cli.driver:status", name="status", help="Show what the running driver does.")
 app.command("framepool.cli.driver:gc", name="gc", help="Remove what dead drivers left behind.")
 app.command("framepool.cli.stream:publish", name="publish", help="Publish patterns or files on a stream.")

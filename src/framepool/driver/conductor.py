@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Buffer
+from collections.abc import Buffer, Callable
 
 from framepool.agent import AgentTerminated, Timers
 from framepool.clock import NANOS_PER_MILLI, Clock
@@ -48,11 +48,20 @@ class Conductor:
 
     role = "shm driver"
 
-    def __init__(self, config: Config, client: Client, regions: Regions, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        client: Client,
+        regions: Regions,
+        clock: Clock,
+        announced: Callable[[control.ShmPoolAnnounce, bytes], object] = lambda announce, encoded: None,
+    ) -> None:
+        """Whatever is announced is told to `announced` too."""
         self._config = config
         self._client = client
         self._clock = clock
         self._timers = Timers(clock)
+        self._announced = announced
         self._lost = False
         self._end = (ShutdownReason.NORMAL, "")
         self.counts: Counter[str] = Counter()
@@ -111,8 +120,12 @@ class Conductor:
 
     def publish(self, message: Message) -> None:
         """Sends a message now or as soon as Aeron takes it."""
-        outbox = self._announces if isinstance(message, control.ShmPoolAnnounce) else self._answers
-        outbox.put(message.encode())
+        encoded = message.encode()
+        if isinstance(message, control.ShmPoolAnnounce):
+            self._announces.put(encoded)
+            self._announced(message, encoded)
+        else:
+            self._answers.put(encoded)
 
     def statistics(self) -> dict[str, int]:
         """Counts of everything that was asked, answered, announced and dropped."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 from framepool.agent import CompositeAgent, Runner, Sleeping, State
 from framepool.clock import Clock, MonotonicClock, RealtimeSyncedClock
 from framepool.config import Config, DriverConfig
+from framepool.discovery.embedded import EmbeddedDiscovery
 from framepool.driver.conductor import Conductor
 from framepool.driver.janitor import Janitor
 from framepool.driver.regions import DriverRegions
@@ -45,11 +46,13 @@ class ShmDriver:
             if self.config.driver.recreate_at_start:
                 self.regions.remove_all()
             undo.callback(self.regions.remove_all)
-            self.conductor = Conductor(self.config, client, self.regions, self.clock)
+            self.discovery = EmbeddedDiscovery(self.config, client, self.clock)
+            self.conductor = Conductor(self.config, client, self.regions, self.clock, self.discovery.announced)
             authority = self.conductor.authority
             self._runner = Runner(
                 CompositeAgent(
                     self.conductor,
+                    self.discovery,
                     Janitor(authority, allocators, self.regions.retired, self.clock),
                     StatusWriter(allocator, client, self.clock, authority, self.statistics),
                     until=self.conductor,
@@ -74,7 +77,8 @@ class ShmDriver:
 
     def statistics(self) -> dict[str, Any]:
         """Streams, epochs, leases, intervals and counts."""
-        return describe(self.conductor.authority, self.config, self.clock, self.conductor.statistics())
+        driver = describe(self.conductor.authority, self.config, self.clock, self.conductor.statistics())
+        return {**driver, "discovery": self.discovery.statistics()}
 
     def close(self) -> None:
         """Tells the clients, ends the threads, removes the files and lets go of the namespace.
