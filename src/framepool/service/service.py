@@ -39,6 +39,9 @@ from framepool.wire.values import value_of
 log = logging.getLogger(__name__)
 
 COMMANDS_PER_CYCLE: Final = 16
+"""Few, because whatever the command does, the agents beside the service wait meanwhile."""
+MESSAGES_PER_POLL: Final = 1_024
+"""Many, because most of them are for others and cost nothing."""
 OUTBOX: Final = 256
 """Echoes and status that may wait for Aeron; the oldest go first."""
 REMEMBERED: Final = 64
@@ -111,6 +114,7 @@ class Service:
         self._lost = False
         self._ending = False
         self._left_behind = 0
+        self._heard: deque[bytes] = deque()
         self._recent: deque[bytes] = deque(maxlen=REMEMBERED)
         self._again: set[bytes] = set()
         self._again_until_ns = 0
@@ -241,7 +245,8 @@ class Service:
     def _obey(self) -> int:
         work = self._outbox.flush()
         try:
-            messages = self._listener.poll(COMMANDS_PER_CYCLE)
+            if not self._heard:
+                self._heard.extend(self._listener.poll(MESSAGES_PER_POLL))
         except MediaDriverLost as error:
             log.warning("%s: media driver lost, waiting for it: %s", self.tag, error)
             self._lost = True
@@ -250,10 +255,12 @@ class Service:
             self._left_behind = self._listener.left_behind
             self._again = set(self._recent)
             self._again_until_ns = self.clock.monotonic_ns() + REJOINED_NS
-        for data in messages:
+        for _ in range(min(COMMANDS_PER_CYCLE, len(self._heard))):
+            work += 1
+            data = self._heard.popleft()
             if self._is_new(data):
                 self.receive(data)
-        return work + len(messages)
+        return work
 
     def _is_new(self, data: bytes) -> bool:
         """Whoever joined again may hear the last messages again; what was done is not done a second time."""
