@@ -295,7 +295,7 @@ class DiscoveryClient:
         question, line = found
         line.silent, line.known = False, True
         asked = question.waiting.get(line)
-        if asked is None or asked.request_id != response.request_id:
+        if question.done.is_set() or asked is None or asked.request_id != response.request_id:
             self.counts["late or double"] += 1
             return
         self.counts[f"answers {response.status.name}"] += 1
