@@ -17,9 +17,10 @@ from typing import Self
 from framepool._native.frames import FrameReader, Taken
 from framepool._native.seqlock import RingReader
 from framepool.client.consumer_duties import ConsumerDuties
+from framepool.client.fallback import Elsewhere, PayloadSource
 from framepool.client.frame import Frame
 from framepool.client.gauges import Values
-from framepool.client.hello import SHARED, Endpoint
+from framepool.client.hello import SHARED, Endpoint, Fallback
 from framepool.client.histogram import LatencyMeter, LatencyWindow
 from framepool.client.mapping import MappingState, ring_parts
 from framepool.client.partial import Partial, PartialSlots
@@ -36,6 +37,10 @@ from framepool.wire.attributes import Metadata
 
 MAX_OUTSTANDING_SEQ_GAP = 256
 NOT_OF_THIS_EPOCH = frozenset({"other epoch", "unmapped", "unsupported", "resyncs"})
+QUEUED = 4096
+"""Frames that come another way than through shared memory and are taken at once, at the most."""
+GLANCE = 0.002
+"""Seconds between looks, in an event loop, at what comes another way."""
 PATIENCE = 0.05
 """Seconds between looks at a stream that says nothing."""
 
@@ -63,6 +68,12 @@ class Consumer:
         """Its part in the control plane, which the pool gives it."""
         self.switch: Callable[[Endpoint, Endpoint], tuple[Drain, Drain | None]] | None = None
         """Subscribes to descriptors, and to progress if that has a stream of its own; from the pool."""
+        self.elsewhere: Elsewhere | None = None
+        """Where payloads come from without shared memory; from the pool."""
+        self.configured_fallback: Fallback | None = None
+        """Where they are to come from if regions are rejected and nobody says otherwise (Wire 15.22)."""
+        self.own_clock = True
+        """Whether timestamps of frames are of this host's clock; else latencies mean nothing (`decisions.md` #56)."""
         self.latency = LatencyMeter(clock)
         self._recent = LatencyWindow(self.latency.histogram)
         self.stream_id = place.stream_id
@@ -81,6 +92,7 @@ class Consumer:
         self._where = (SHARED, SHARED)
         self._progress: Drain | None = None
         self._last_seq = 0
+        self._foreign_epoch: int | None = None
         self._stream: MappedStream | None = None
         self._ring: RingReader | None = None
         self._ready: deque[Frame] = deque()
@@ -88,31 +100,42 @@ class Consumer:
     @property
     def state(self) -> MappingState:
         """Whether frames come from shared memory, are to come from elsewhere, or cannot come at all (Wire 15.12)."""
-        if self._told_to_leave():
+        if self._fallback() is not None:
             return MappingState.FALLBACK
         return MappingState.UNMAPPED if self._place.stream is None else MappingState.MAPPED
 
     @property
     def epoch(self) -> int | None:
         """The epoch that is mapped at this moment; frames of another one are over."""
-        stream = None if self._told_to_leave() else self._place.stream
+        if self._fallback() is not None:
+            source = self._source()
+            return None if source is None else source.epoch
+        stream = self._place.stream
         return None if stream is None else stream.layout.epoch
 
     @property
+    def ready(self) -> bool:
+        """Whether frames can come: out of shared memory, or from elsewhere."""
+        return self._place.stream is not None if self._fallback() is None else self._source() is not None
+
+    @property
     def refusal(self) -> str:
-        """Why nothing is mapped, as far as it is known."""
+        """Why no frames can come, as far as it is known."""
+        fallback = self._fallback()
+        if fallback is not None:
+            return fallback.unsupported or (self.elsewhere.refusal if self.elsewhere else "nothing brings it")
         return "" if self._place.stream is not None else self._place.refusal()
 
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
-        return self._take(lambda frames: frames.take(limit))
+        return self._take(lambda frames: frames.take(limit), limit)
 
     def newest(self) -> Frame | None:
         """The newest frame of those that descriptors told of, the others being passed over unlooked at; never waits.
 
         For whoever shows or samples a stream: it costs the same however many were passed over.
         """
-        found = self._take(lambda frames: [] if (taken := frames.latest()) is None else [taken])
+        found = self._take(lambda frames: [] if (taken := frames.latest()) is None else [taken], QUEUED)
         found = [*self._ready, *found]
         self._ready.clear()
         self._skip(len(found) - 1)
@@ -168,10 +191,11 @@ class Consumer:
     def reading(self) -> ConsumerReading | None:
         """What is reported of this consumer once a second (Wire 10.4.1)."""
         stream = self._stream
-        if stream is None:
+        epoch = self._foreign_epoch if stream is None else stream.layout.epoch
+        if epoch is None:
             return None
         return ConsumerReading(
-            epoch=stream.layout.epoch,
+            epoch=epoch,
             last_seq_seen=self._last_seq,
             drops_gap=self.counts["gap"],
             drops_late=self.counts["late"],
@@ -186,6 +210,8 @@ class Consumer:
 
     def wait(self, timeout: float) -> bool:
         """Whether there may be something to poll, waiting for it up to `timeout` seconds."""
+        if (source := self._source()) is not None:
+            return source.wait(timeout)
         try:
             return self._descriptors.wait(timeout)
         except MediaDriverLost:
@@ -223,6 +249,8 @@ class Consumer:
         self.closed = True
         self._ready.clear()
         self._leave()
+        if self.elsewhere is not None:
+            self.elsewhere.close()
         if self._on_close is not None:
             self._on_close()
 
@@ -237,12 +265,17 @@ class Consumer:
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
         duties = self.duties.statistics() if self.duties else {}
+        source = self._source()
+        if source is not None:
+            duties = {**duties, "fallback": source.statistics()}
         return {**self.counts, "latency_ns": self.latency.statistics(), **self._place.statistics(), **duties}
 
-    def _take(self, take: Callable[[FrameReader], list[Taken]]) -> list[Frame]:
+    def _take(self, take: Callable[[FrameReader], list[Taken]], limit: int) -> list[Frame]:
         """What the native reader gives, as frames, with everything that has to be looked at between frames."""
         self._follow_assignment()
         ring = self._reader()
+        if (source := self._source()) is not None:
+            return self._arrived(source, limit)
         try:
             taken = take(self._frames)
             self._listener.tend(heard=bool(taken))
@@ -288,6 +321,9 @@ class Consumer:
 
     async def _readable(self) -> None:
         """Waits in the event loop until the drain has something, looking up now and then all the same."""
+        if self._source() is not None:
+            await asyncio.sleep(GLANCE)
+            return
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         loop.add_reader(self._descriptors.fileno(), ready.set)
@@ -308,7 +344,8 @@ class Consumer:
             self.counts["received"] -= 1
             self.counts["rate limited"] += 1
             return None
-        self.latency.observe(checked.timestamp_ns)
+        if self.own_clock:
+            self.latency.observe(checked.timestamp_ns)
         return Frame(
             ring,
             checked,
@@ -318,6 +355,31 @@ class Consumer:
             lookup=self._lookup,
             late=self._count_late,
         )
+
+    def _arrived(self, source: PayloadSource, limit: int) -> list[Frame]:
+        """Frames that came another way; they are counted as those of shared memory are."""
+        frames = []
+        for ring, checked, epoch, trace_id in source.take(limit):
+            if epoch == self._foreign_epoch:
+                self.counts["gap"] += checked.seq - self._last_seq - 1
+            self._foreign_epoch = epoch
+            self._last_seq = checked.seq
+            if not self._gate.admits():
+                self.counts["rate limited"] += 1
+                continue
+            self.counts["received"] += 1
+            frames.append(
+                Frame(
+                    ring,
+                    checked,
+                    stream_id=self.stream_id,
+                    epoch=epoch,
+                    trace_id=trace_id,
+                    lookup=self._lookup,
+                    late=self._count_late,
+                )
+            )
+        return frames
 
     def _count(self) -> None:
         """Takes over what the native reader counted since the last look."""
@@ -351,11 +413,12 @@ class Consumer:
 
     def _reader(self) -> RingReader | None:
         """The reader of the epoch that is mapped now; sequences start anew with it (Wire 15.2)."""
-        stream = None if self._told_to_leave() else self._place.stream
+        stream = None if self._fallback() is not None else self._place.stream
         if stream is not self._stream:
             self._leave()
             self._stream = stream
             if stream is not None:
+                self._foreign_epoch = None
                 parts = ring_parts(stream)
                 self._ring = RingReader(*parts)
                 self._frames.remap(self._ring, stream.layout.epoch)
@@ -363,9 +426,17 @@ class Consumer:
                     self.duties.follow(PartialSlots(self._ring, *parts), stream.layout.epoch)
         return self._ring
 
-    def _told_to_leave(self) -> bool:
-        """Whether this consumer was told to take payloads from elsewhere than shared memory (Wire 10.1.3)."""
-        return self.duties is not None and self.duties.assignment.fallback is not None
+    def _fallback(self) -> Fallback | None:
+        """Where payloads come from instead of shared memory: where this consumer was told to turn (Wire 10.1.3), or
+        where it is to turn if regions are rejected (Wire 15.22)."""
+        told = None if self.duties is None else self.duties.assignment.fallback
+        if told is None and self._place.rejected():
+            return self.configured_fallback
+        return told
+
+    def _source(self) -> PayloadSource | None:
+        """What brings payloads now, if that is not shared memory."""
+        return None if self.elsewhere is None else self.elsewhere.follow(self._fallback())
 
     def _follow_assignment(self) -> None:
         """Moves to the streams, and keeps to the rate, that this consumer was assigned (Wire 10.1.3)."""

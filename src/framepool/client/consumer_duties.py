@@ -29,8 +29,11 @@ class ConsumerDuties:
         read: Callable[[], ConsumerReading | None],
         wishes: ConsumerWishes | None = None,
         forwarded: bool = False,
+        rejected: Callable[[], str] = lambda: "",
     ) -> None:
+        """`rejected` says why shared memory must not be used, if it is so."""
         self._plane = plane
+        self._rejected = rejected
         self._unlisten: list[Callable[[], None]] = []
         self.introduction = Introduction(stream_id, send=plane.send, clock=plane.clock, wishes=wishes)
         self.assigned = 0
@@ -61,6 +64,8 @@ class ConsumerDuties:
         self.introduction.start()
 
     def do_work(self) -> int:
+        if self.introduction.reject(bool(self._rejected())):
+            self.assigned += 1
         return self.introduction.do_work() + self._qos.do_work()
 
     def close(self) -> None:

@@ -141,6 +141,8 @@ class Introduction:
         self.stream_id = stream_id
         self.consumer_id = consumer_id or new_consumer_id()
         self.wishes = wishes or ConsumerWishes()
+        self.rejected = False
+        """Whether shared memory that was found must not be used: then none is asked for."""
         self.assignment = self._unassigned()
         self.counts: Counter[str] = Counter()
         self._send = send
@@ -150,6 +152,19 @@ class Introduction:
     def start(self) -> None:
         """The first hello leaves with the next `do_work`."""
         self._due_ns = self._clock.monotonic_ns()
+
+    def reject(self, rejected: bool) -> bool:
+        """Shared memory was found unusable, or is usable again: says hello at once. Where payloads came from instead is
+        over with the reason for it; True if that changed the assignment."""
+        if rejected == self.rejected:
+            return False
+        self.rejected = rejected
+        if self._due_ns is not None:
+            self.start()
+        if rejected or self.assignment.fallback is None or not self.wishes.supports_shm:
+            return False
+        self.assignment = msgspec.structs.replace(self.assignment, fallback=None)
+        return True
 
     def stop(self) -> None:
         """No more hellos: producers close what was this consumer's own once it counts as gone."""
@@ -171,7 +186,7 @@ class Introduction:
         return ConsumerHello(
             stream_id=self.stream_id,
             consumer_id=self.consumer_id,
-            supports_shm=Bool(wishes.supports_shm),
+            supports_shm=Bool(wishes.supports_shm and not self.rejected),
             supports_progress=Bool(wishes.supports_progress),
             mode=now.mode,
             max_rate_hz=now.max_rate_hz,

@@ -82,6 +82,10 @@ class Place(ABC):
     def refusal(self) -> str:
         """Why there are no regions, as far as it is known."""
 
+    def rejected(self) -> str:
+        """Why its regions must not be mapped, while that is what keeps it from them (Wire 15.22)."""
+        return ""
+
     @abstractmethod
     def statistics(self) -> dict[str, object]:
         """What happened to it."""

@@ -17,8 +17,9 @@ from framepool.client.attach import AttachSettings
 from framepool.client.blobs import BlobReceiver
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
 from framepool.client.consumer_duties import ConsumerDuties
+from framepool.client.fallback import Elsewhere, NoPlace, OpenSource, PayloadSource, SourceRequest
 from framepool.client.gauges import Gauges
-from framepool.client.hello import SHARED, ConsumerWishes, Endpoint
+from framepool.client.hello import SHARED, ConsumerWishes, Endpoint, Fallback
 from framepool.client.metadata_cache import MetadataCache
 from framepool.client.plane import ControlPlane, Place
 from framepool.client.producer import Producer
@@ -27,7 +28,7 @@ from framepool.client.seat import Seat
 from framepool.client.standalone import AnnouncedPlace, OwnedPlace
 from framepool.clock import NANOS_PER_MILLI, Clock, MonotonicClock
 from framepool.config import Config
-from framepool.errors import AttachRefused
+from framepool.errors import AttachRefused, ConfigurationError
 from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories
 from framepool.transport import channel
@@ -43,6 +44,7 @@ from framepool.wire._generated.control_900 import (
     Mode,
 )
 from framepool.wire._generated.driver_901 import Role
+from framepool.wire.message import Message
 
 STREAM_ID_OFFSET = 8
 """Of a descriptor's stream id, behind the message header."""
@@ -54,9 +56,16 @@ class Pool:
     """A connection to a driver. Make one with `framepool.connect()` or `framepool.serve()`."""
 
     def __init__(
-        self, config: Config, *, clock: Clock | None = None, owned: contextlib.ExitStack | None = None
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        owned: contextlib.ExitStack | None = None,
+        open_source: OpenSource | None = None,
     ) -> None:
+        """`open_source` brings payloads another way than through shared memory, to consumers that need it."""
         self.config = config
+        self._open_source = open_source
         self._clock = clock or MonotonicClock()
         self._open = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
@@ -117,6 +126,8 @@ class Pool:
         max_rate_hz: int = 0,
         own_stream: bool = False,
         progress: bool = False,
+        shared_memory: bool = True,
+        payload_fallback_uri: str = "",
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
         timeout: float = 10.0,
     ) -> Consumer:
@@ -125,16 +136,24 @@ class Pool:
 
         With `max_rate_hz` it gets fewer frames, evenly spread; with `own_stream` the producer itself sends it fewer
         descriptors, if it agrees. With `progress` it hears of frames while they are written (`Consumer.partial`).
+
+        Without `shared_memory` it needs no driver: its payloads come from `payload_fallback_uri`, or from where it is
+        told (Wire 10.1.3). With shared memory it turns there if the regions must not be mapped.
         """
         ids = self.config.stream_ids
         wishes = ConsumerWishes(
             mode=Mode.RATE_LIMITED if max_rate_hz else Mode.STREAM,
             max_rate_hz=max_rate_hz,
+            supports_shm=shared_memory,
             supports_progress=progress,
             descriptor=Endpoint.within(ids.consumer_descriptor) if own_stream else SHARED,
             control=Endpoint.within(ids.consumer_control) if own_stream and progress else SHARED,
         )
-        return self._consumer(self._seat(stream_id, Role.CONSUMER), timeout, max_outstanding_seq_gap, wishes)
+        fallback = Fallback.of(payload_fallback_uri) if payload_fallback_uri else None
+        if fallback is not None and not fallback.supported:
+            raise ConfigurationError(f"payload_fallback_uri {payload_fallback_uri!r}: {fallback.unsupported}")
+        place = self._seat(stream_id, Role.CONSUMER) if shared_memory else NoPlace(stream_id)
+        return self._consumer(place, timeout, max_outstanding_seq_gap, wishes, fallback)
 
     def announced(
         self, stream_id: int, *, max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP, timeout: float = 10.0
@@ -190,11 +209,18 @@ class Pool:
     def _attach(self, place: Place, timeout: float) -> None:
         """Takes the place in and waits until it has regions."""
         self._plane.add(place)
-        if timeout == 0 or wait_until(lambda: place.stream is not None, timeout):
+        try:
+            self._wait_for(lambda: place.stream is not None, place.refusal, place.stream_id, timeout)
+        except AttachRefused:
+            self._plane.remove(place)
+            raise
+
+    @staticmethod
+    def _wait_for(ready: Callable[[], bool], refusal: Callable[[], str], stream_id: int, timeout: float) -> None:
+        if timeout == 0 or wait_until(ready, timeout):
             return
-        self._plane.remove(place)
-        refusal = place.refusal() or "no answer; is a driver running? Start one with: framepool driver"
-        raise AttachRefused(f"stream {place.stream_id}: not attached within {timeout} s: {refusal}")
+        why = refusal() or "no answer; is a driver running? Start one with: framepool driver"
+        raise AttachRefused(f"stream {stream_id}: not attached within {timeout} s: {why}")
 
     def _producer(self, place: Place, publish_timestamps: bool = False, **source: Any) -> Producer:
         """A producer on the one descriptor publication of this process, with its duties in the control plane."""
@@ -236,17 +262,19 @@ class Pool:
             raise
         return producer
 
-    def _consumer(self, place: Place, timeout: float, max_outstanding_seq_gap: int, wishes: ConsumerWishes) -> Consumer:
+    def _consumer(
+        self,
+        place: Place,
+        timeout: float,
+        max_outstanding_seq_gap: int,
+        wishes: ConsumerWishes,
+        fallback: Fallback | None = None,
+    ) -> Consumer:
         """A consumer with a native queue of its own for the descriptors of its stream."""
         self._hear_metadata()
         self.metadata.follow(place.stream_id)
         streams = ConsumerStreams(self._client, self.config, place.stream_id)
-        try:
-            drain, _ = streams.switch(SHARED, SHARED)
-            self._attach(place, timeout)
-        except BaseException:
-            streams.close()
-            raise
+        drain, _ = streams.switch(SHARED, SHARED)
 
         def close() -> None:
             self._plane.leave(gauges)
@@ -264,13 +292,18 @@ class Pool:
             on_close=close,
         )
         consumer.switch = streams.switch
+        consumer.elsewhere = Elsewhere(self._plane, lambda uri: self._payload_source(uri, place.stream_id))
+        consumer.configured_fallback = fallback
         low, high = self.config.stream_ids.bridge_destinations
+        bridged = low <= place.stream_id <= high
+        consumer.own_clock = not bridged
         consumer.duties = ConsumerDuties(
             self._plane,
             place.stream_id,
             read=consumer.reading,
             wishes=wishes,
-            forwarded=low <= place.stream_id <= high,
+            forwarded=bridged,
+            rejected=place.rejected,
         )
         consumer.limit(consumer.duties.assignment.local_rate_hz)
         introduction = consumer.duties.introduction
@@ -284,17 +317,44 @@ class Pool:
         )
         self._plane.join(consumer.duties)
         self._plane.join(gauges)
+        try:
+            self._plane.add(place)
+            self._wait_for(lambda: consumer.ready, lambda: consumer.refusal, place.stream_id, timeout)
+        except BaseException:
+            consumer.close()
+            raise
         return consumer
+
+    def _payload_source(self, uri: str, stream_id: int) -> PayloadSource:
+        """Opens what brings the payloads of a stream another way."""
+        if self._open_source is None:
+            raise ConfigurationError("this pool was made without a way to bring payloads; use framepool.connect()")
+        return self._open_source(
+            SourceRequest(uri, stream_id, self._client, self._plane, self.config, self._take_metadata)
+        )
+
+    def _take_metadata(self, message: Message) -> None:
+        """What a source says of itself, however it came here."""
+        match message:
+            case DataSourceAnnounce():
+                self.metadata.on_announce(message)
+            case DataSourceMeta():
+                self.metadata.on_meta(message)
+            case MetaBlobAnnounce():
+                self.blobs.on_announce(message)
+            case MetaBlobChunk():
+                self.blobs.on_chunk(message)
+            case MetaBlobComplete():
+                self.blobs.on_complete(message)
 
     def _hear_metadata(self) -> None:
         """Listens to what sources say of themselves, from the first consumer on."""
         if not self._hears_metadata:
             self._hears_metadata = True
-            self._plane.listen("metadata", DataSourceAnnounce, self.metadata.on_announce)
-            self._plane.listen("metadata", DataSourceMeta, self.metadata.on_meta)
-            self._plane.listen("metadata", MetaBlobAnnounce, self.blobs.on_announce)
-            self._plane.listen("metadata", MetaBlobChunk, self.blobs.on_chunk)
-            self._plane.listen("metadata", MetaBlobComplete, self.blobs.on_complete)
+            blobs: tuple[type[Message], ...] = (MetaBlobAnnounce, MetaBlobChunk, MetaBlobComplete)
+            kinds: tuple[type[Message], ...] = (DataSourceAnnounce, DataSourceMeta, *blobs)
+            for kind in kinds:
+                self._plane.listen("metadata", kind, self._take_metadata)
 
 
 class ConsumerStreams:

@@ -84,6 +84,9 @@ class Seat(Place):
     def refusal(self) -> str:
         return self.attachment.last_refusal or self.mapping.last_refusal
 
+    def rejected(self) -> str:
+        return "" if self.mapping.stream is not None else self.mapping.last_refusal
+
     def do_work(self) -> int:
         work = self.attachment.do_work() + self._timers.poll()
         self._follow_the_lease()

@@ -53,6 +53,9 @@ class AnnouncedPlace(Place):
     def refusal(self) -> str:
         return self.mapping.last_refusal
 
+    def rejected(self) -> str:
+        return "" if self.mapping.stream is not None else self.mapping.last_refusal
+
     def do_work(self) -> int:
         return self._timers.poll()
 
