@@ -1,0 +1,231 @@
+"""Which frames of a stream are kept, and which are not and why: recorded = published minus losses, exactly.
+
+Within an epoch a producer counts its frames, so what was neither recorded nor reported as lost is seen as a jump. What
+a jump cannot show is told by other signs: frames before the first, by what the ring held when it was mapped; frames
+after the last, by what it held when it was left and by the producer's reports. Pure: the recorder feeds it and writes
+what comes out, and a recorder that starts again goes on from what was written (`AccountState`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+KNOWN_EPOCHS: Final = 16
+"""Of which late descriptors are still told apart from those of epochs that were never recorded."""
+
+
+class Reason(StrEnum):
+    """Why frames are not in the recording."""
+
+    GAP = "gap"
+    """No descriptor told of them: Aeron lost it, or the producer gave the slot up."""
+    LAPPED = "lapped"
+    """The producer took their slots before they were looked at."""
+    TORN = "torn"
+    """The producer took their slots while they were copied."""
+    INVALID = "invalid"
+    """Their slot broke a rule, which `detail` names."""
+    BACKLOG = "backlog"
+    """They were gone before the disk had taken what came earlier."""
+    DISK_FULL = "disk full"
+    """They were gone while nothing could be written; `detail` has the error."""
+    NOT_MAPPED = "not mapped"
+    """They were told of while the recorder had no regions of their epoch."""
+    EPOCH_ENDED = "epoch ended"
+    """They were committed, and the regions of their epoch were gone before anybody told of them."""
+    NOT_RECORDING = "not recording"
+    """No recorder ran."""
+    DAMAGED = "damaged"
+    """They were written, and are not readable any more."""
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Frames of one epoch that are not in the recording. Without a last one it is not known how many there are."""
+
+    stream_id: int
+    epoch: int
+    first_seq: int
+    last_seq: int | None
+    reason: Reason
+    detail: str = ""
+
+    @property
+    def frames(self) -> int | None:
+        return None if self.last_seq is None else self.last_seq - self.first_seq + 1
+
+    def followed_by(self, later: Loss) -> Loss | None:
+        """Both as one, if the later one goes on where this one ends and has the same cause."""
+        mine = (self.stream_id, self.epoch, self.reason, self.detail)
+        if self.last_seq is None or mine != (later.stream_id, later.epoch, later.reason, later.detail):
+            return None
+        if later.first_seq != self.last_seq + 1:
+            return None
+        return msgspec.structs.replace(self, last_seq=later.last_seq)
+
+
+class AccountState(msgspec.Struct, frozen=True):
+    """What is known of a stream between two recorders: the next sequence of each of its last epochs."""
+
+    next_seq: dict[int, int] = {}
+
+
+class Words(Protocol):
+    """A ring as far as it is looked over: `RingReader`."""
+
+    @property
+    def nslots(self) -> int: ...
+    def word(self, index: int, /) -> int: ...
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What a ring holds: its committed frames, and whether some of its slots were never used."""
+
+    oldest: int | None
+    newest: int | None
+    unused: bool
+
+    @classmethod
+    def of(cls, ring: Words) -> Survey:
+        words = [ring.word(index) for index in range(ring.nslots)]
+        committed = [word >> 1 for word in words if word & 1]
+        return cls(min(committed, default=None), max(committed, default=None), 0 in words)
+
+
+class _Epoch:
+    """The frames of one epoch."""
+
+    __slots__ = ("before", "cause", "first", "newest", "next", "settled")
+
+    def __init__(self, next_seq: int, *, settled: bool) -> None:
+        self.first = next_seq
+        self.next = next_seq
+        self.newest = next_seq - 1
+        """The last frame that is known to be published."""
+        self.before = -1
+        """The last frame that was published before there was somebody to record it, for this cause."""
+        self.cause = Reason.GAP
+        self.settled = settled
+        """Whether it is known where the account begins."""
+
+
+class StreamAccount:
+    """The account of one stream. Each call says which frames are lost by it, in the order of their sequence."""
+
+    def __init__(self, stream_id: int, state: AccountState | None = None) -> None:
+        self.stream_id = stream_id
+        self.repeated = 0
+        """Frames that came again: heard twice after joining again, or numbered twice by their producer."""
+        self._epochs = {epoch: _Epoch(following, settled=True) for epoch, following in sorted(_known(state).items())}
+        self._resumed = set(self._epochs)
+        """Epochs that a recorder before this one saw, until this one sees one."""
+
+    @property
+    def state(self) -> AccountState:
+        return AccountState({epoch: known.next for epoch, known in self._epochs.items()})
+
+    def next_seq(self, epoch: int) -> int:
+        """The frame that would leave no gap."""
+        known = self._epochs.get(epoch)
+        return 0 if known is None else known.next
+
+    def mapped(self, epoch: int, ring: Survey) -> list[Loss]:
+        """The regions of an epoch are there now, and hold this.
+
+        The first epoch ever begins with the next frame to come. One that began while the stream was recorded begins
+        with its first frame: the oldest one, as long as the ring still has it, else number 0 (Wire 15.2).
+        """
+        losses = self._end_earlier(epoch)
+        known = self._epochs.get(epoch)
+        if known is None or not known.settled:
+            begin = self._begin(epoch, ring)
+            if known is None:
+                known = self._add(epoch, begin)
+            elif begin < known.first:
+                losses.append(self._loss(epoch, begin, known.first - 1, Reason.NOT_MAPPED))
+            known.settled = True
+        newest = -1 if ring.newest is None else ring.newest
+        known.before = newest
+        known.cause = Reason.NOT_RECORDING if self._resumed else Reason.NOT_MAPPED
+        known.newest = max(known.newest, newest)
+        self._resumed = set()
+        return losses
+
+    def left(self, epoch: int, ring: Survey) -> None:
+        """The regions of an epoch are let go of, and held this at the end."""
+        known = self._epochs.get(epoch)
+        if known is not None and ring.newest is not None:
+            known.newest = max(known.newest, ring.newest)
+
+    def recorded(self, epoch: int, seq: int) -> list[Loss] | None:
+        """This frame is to be recorded; None if it is accounted for already."""
+        return self._advance(epoch, seq)
+
+    def dropped(self, epoch: int, seq: int, reason: Reason, detail: str = "") -> list[Loss]:
+        """This frame was told of, and cannot be recorded."""
+        if epoch not in self._epochs:
+            if self._epochs and epoch < max(self._epochs):
+                return []  # of before our time
+            self._add(epoch, seq)
+        before = self._advance(epoch, seq)
+        return [] if before is None else [*before, self._loss(epoch, seq, seq, reason, detail)]
+
+    def finished(self) -> list[Loss]:
+        """Nothing more is recorded: what is known to be published until now, and did not come."""
+        losses: list[Loss] = []
+        for epoch, known in self._epochs.items():
+            losses += self._skip(epoch, known, known.newest + 1, Reason.GAP)
+        return losses
+
+    def _begin(self, epoch: int, ring: Survey) -> int:
+        if all(other == epoch for other in self._epochs):
+            return 0 if ring.newest is None else ring.newest + 1
+        return ring.oldest if ring.oldest is not None and ring.unused else 0
+
+    def _end_earlier(self, epoch: int) -> list[Loss]:
+        """The tails of the epochs before this one. Of one that ended while no recorder ran, nobody knows the end."""
+        if self._resumed:
+            last = max(self._resumed)
+            if last >= epoch:
+                return []
+            return [self._loss(last, self._epochs[last].next, None, Reason.NOT_RECORDING)]
+        losses: list[Loss] = []
+        for earlier, known in self._epochs.items():
+            if earlier < epoch:
+                losses += self._skip(earlier, known, known.newest + 1, Reason.EPOCH_ENDED)
+        return losses
+
+    def _advance(self, epoch: int, seq: int) -> list[Loss] | None:
+        known = self._epochs.get(epoch) or self._add(epoch, seq)
+        if seq < known.first and known.next == known.first:  # the first that was heard was published before we looked
+            known.first = known.next = seq
+        if seq < known.next:
+            self.repeated += 1
+            return None
+        losses = self._skip(epoch, known, seq, Reason.GAP)
+        known.next = seq + 1
+        known.newest = max(known.newest, seq)
+        return losses
+
+    def _skip(self, epoch: int, known: _Epoch, until: int, reason: Reason) -> list[Loss]:
+        """Everything from the next frame to the one before `until` is lost."""
+        losses = []
+        for end, cause in ((min(until, known.before + 1), known.cause), (until, reason)):
+            if end > known.next:
+                losses.append(self._loss(epoch, known.next, end - 1, cause))
+                known.next = end
+        return losses
+
+    def _add(self, epoch: int, next_seq: int) -> _Epoch:
+        self._epochs[epoch] = added = _Epoch(next_seq, settled=False)
+        self._epochs = dict(sorted(self._epochs.items())[-KNOWN_EPOCHS:])
+        return added
+
+    def _loss(self, epoch: int, first: int, last: int | None, reason: Reason, detail: str = "") -> Loss:
+        return Loss(stream_id=self.stream_id, epoch=epoch, first_seq=first, last_seq=last, reason=reason, detail=detail)
+
+
+def _known(state: AccountState | None) -> dict[int, int]:
+    return {} if state is None else state.next_seq
