@@ -49,6 +49,7 @@ TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[channels]", config.Channels),
     ("[service]", config.ServiceConfig),
     ("[console]", config.ConsoleConfig),
+    ("[recorder]", config.RecorderConfig),
     ("[bridge]", config.BridgeConfig),
     ("[[mappings]]", config.MappingConfig),
     ("[bridge.links.NAME]", config.LinkConfig),

@@ -29,6 +29,7 @@ from framepool.config.driver import (
 )
 from framepool.config.file import Config, load, variables
 from framepool.config.plan import Channels, StreamIds
+from framepool.config.recorder import RecorderConfig
 from framepool.config.section import IdRange, NotNegative, Positive, Section, StreamId
 from framepool.config.service import ServiceConfig
 
@@ -52,6 +53,7 @@ __all__ = [
     "PoolConfig",
     "Positive",
     "ProfileConfig",
+    "RecorderConfig",
     "RegistryConfig",
     "ResponseConfig",
     "Section",

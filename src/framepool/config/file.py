@@ -15,6 +15,7 @@ from framepool.config.console import ConsoleConfig
 from framepool.config.discovery import DiscoveryConfig, RegistryConfig
 from framepool.config.driver import DriverConfig, ProfileConfig, StreamConfig, default_profile
 from framepool.config.plan import Channels, StreamIds
+from framepool.config.recorder import RecorderConfig
 from framepool.config.section import Section
 from framepool.config.service import ServiceConfig
 from framepool.errors import ConfigurationError
@@ -39,6 +40,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where discovery is asked, and what is answered to whom."""
     registry: RegistryConfig = RegistryConfig()
     """The drivers that a registry listens to."""
+    recorder: RecorderConfig = RecorderConfig()
+    """The recorder."""
     profiles: dict[str, ProfileConfig] = msgspec.field(default_factory=dict)
     """Layouts by name."""
     streams: tuple[StreamConfig, ...] = ()
