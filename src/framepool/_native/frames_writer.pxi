@@ -63,6 +63,11 @@ cdef class FrameWriter:
         self.lifetime_ns = lifetime_ns
         self.since_ns = since_ns
 
+    @property
+    def lapsed(self):
+        """Whether the lease has run out, in the eyes of this process: nothing may be claimed."""
+        return self.over()
+
     cdef bint over(self) noexcept:
         """Whether the lease has run out, in the eyes of this process."""
         cdef int64_t now, last

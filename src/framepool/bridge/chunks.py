@@ -80,9 +80,9 @@ class ChunkSizing(msgspec.Struct, frozen=True, kw_only=True):
 class ChunkDrop(IntEnum):
     """The first rule, in the order of this list, that a chunk breaks; 0 is never a cause.
 
-    Up to `GIVEN_UP` it costs the chunk alone and chunks are counted; from `HEADER_PLACE` on it costs the frame, which is
-    counted once, and its further chunks are `GIVEN_UP`. The numbers are those of the compiled core; a test keeps the two
-    lists equal.
+    Up to `GIVEN_UP` it costs the chunk alone and chunks are counted; from `HEADER_PLACE` on it costs the frame, which
+    is counted once, and its further chunks are `GIVEN_UP`. The numbers are those of the compiled core; a test keeps
+    the two lists equal.
     """
 
     SCHEMA = 1

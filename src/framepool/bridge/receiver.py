@@ -1,8 +1,8 @@
 """Streams of other hosts arriving here: chunks off a subscription, frames into shared or private memory (Bridge 6).
 
 `ChunkReceiver` empties the payload subscription of a link and hands each chunk to the `Assembler` of its source
-stream. An assembler writes into a `Target`: a local stream that this process produces (`StreamTarget`), or private
-memory (`PrivateTarget`) for a consumer without a driver on its host.
+stream; both are compiled (`_native.bridge`). An assembler writes into a target: a local stream that this process
+produces (`StreamTarget`), or private memory (`PrivateTarget`) for a consumer without a driver on its host.
 
 The wiring of a mapping::
 
@@ -18,123 +18,103 @@ The wiring of a mapping::
 
 from __future__ import annotations
 
+import mmap
+from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
 
-from framepool._native.frames import FrameWriter
+from framepool._native.bridge import Assembler, ChunkReceiver
+from framepool._native.frames import ABANDONED, FrameWriter
 from framepool._native.seqlock import CheckedSlot, Layout, RingReader, RingWriter
-from framepool.bridge.chunks import ChunkSizing
-from framepool.transport.aeron import Subscription
+from framepool.errors import AllocationError
+from framepool.shm.drop import DropReason
+from framepool.shm.pool import Pool
+from framepool.wire.constants import HEADER_SLOT_BYTES, SUPERBLOCK_SIZE
 
-
-class Target(Protocol):
-    """Where whole frames go."""
-
-    @property
-    def ring(self) -> RingWriter:
-        """The slots that frames are assembled in, in place."""
-
-    @property
-    def open(self) -> bool:
-        """Whether slots may be claimed at this time, as far as the lease goes."""
-
-    def publish(self, seq: int, layout: Layout, timestamp_ns: int, meta_version: int, trace_id: int) -> bool:
-        """Commits the claimed slot of a frame that is whole, and tells of it; False if the lease ran out."""
+__all__ = ["Assembler", "ChunkReceiver", "PrivateTarget", "StreamTarget"]
 
 
 class StreamTarget:
-    """A local stream: commits by the standard protocol, then the FrameDescriptor with the source's trace id (Bridge
-    6, 7)."""
+    """A local stream: frames are committed by the standard protocol and told of by a FrameDescriptor with the local
+    epoch and the source's sequence, metadata version and trace id (Bridge 6 steps 9 to 11, 7).
+
+    A descriptor that Aeron does not take is lost, the frame is not: that is how every producer here has it.
+    """
 
     def __init__(self, frames: FrameWriter, *, publish_timestamps: bool = False) -> None:
-        raise NotImplementedError
+        self.frames = frames
+        self.ring: RingWriter = frames.ring
+        self._publish_timestamps = publish_timestamps
+
+    @property
+    def open(self) -> bool:
+        """Whether the lease allows to claim slots."""
+        return not self.frames.lapsed
+
+    def publish(self, seq: int, layout: Layout, timestamp_ns: int, meta_version: int, trace_id: int) -> bool:
+        """Commits and tells; False if the lease ran out while the frame came in."""
+        outcome = self.frames.commit(seq, layout, timestamp_ns, meta_version, trace_id, self._publish_timestamps)
+        return outcome != ABANDONED
 
 
 class PrivateTarget:
-    """Private memory in the shape of a stream's: the newest `nslots` frames, to be read as those of shared memory.
+    """Private memory in the shape of a stream's: the newest `nslots` frames, read as those of shared memory.
 
-    `reader` and a `CheckedSlot` make a `client.frame.Frame` like any other.
+    `reader` and a CheckedSlot of `take` make a `client.frame.Frame` like any other; it stays until its slot is needed.
     """
 
-    reader: RingReader
+    open = True
 
-    def __init__(self, strides: Mapping[int, int], *, nslots: int = 8) -> None:
-        """`strides` are the pools of the source announce; memory is taken when it is written."""
-        raise NotImplementedError
+    def __init__(self, strides: Mapping[int, int], *, nslots: int = 8, max_bytes: int = 4 * 2**30) -> None:
+        """`strides` are those of the source announce by pool id. Memory is taken when it is first written; there are
+        fewer slots, down to two, where more would be over `max_bytes`, and AllocationError where that is not enough.
+        """
+        while nslots > 2 and nslots * sum(strides.values()) > max_bytes:
+            nslots //= 2
+        if nslots * sum(strides.values()) > max_bytes:
+            raise AllocationError(f"{nslots} slots of {sum(strides.values())} bytes are more than {max_bytes}")
+        header = _private(SUPERBLOCK_SIZE + nslots * HEADER_SLOT_BYTES)
+        pools = [
+            Pool(pool_id, stride, nslots, _private(SUPERBLOCK_SIZE + nslots * stride))
+            for pool_id, stride in strides.items()
+        ]
+        self.ring = RingWriter(header, nslots, pools)
+        self.reader = RingReader(header, nslots, pools)
+        self.overwritten = 0
+        self._waiting: deque[tuple[int, int]] = deque(maxlen=nslots)
 
-    def take(self, limit: int = 256) -> list[tuple[CheckedSlot, int | None]]:
-        """Up to `limit` frames with their trace ids, oldest first; those overwritten before they were taken are
-        counted."""
-        raise NotImplementedError
-
-
-class Assembler:
-    """The frames of one source stream out of their chunks. One thread at a time."""
-
-    def __init__(
-        self,
-        stream_id: int,
-        sizing: ChunkSizing,
-        *,
-        timeout_ns: int = 250_000_000,
-        max_frames: int = 16,
-        crc32c: bool = False,
-    ) -> None:
-        raise NotImplementedError
-
-    target: Target | None
-    """Where frames go; None drops all chunks. Setting it gives up the frames on their way."""
+    def publish(self, seq: int, layout: Layout, timestamp_ns: int, meta_version: int, trace_id: int) -> bool:
+        """Commits, and keeps the frame for `take`."""
+        self.ring.commit(seq, layout, timestamp_ns, meta_version)
+        self.overwritten += len(self._waiting) == self._waiting.maxlen
+        self._waiting.append((seq, trace_id))
+        return True
 
     @property
-    def epoch(self) -> int | None:
-        """The source epoch that frames are accepted of."""
-        raise NotImplementedError
+    def waiting(self) -> int:
+        """How many frames can be taken."""
+        return len(self._waiting)
 
-    def announce(self, epoch: int, strides: Mapping[int, int]) -> bool:
-        """What the latest forwarded ShmPoolAnnounce says; True if that begins a new source epoch.
-
-        Then the frames on their way are given up, sequences may begin anew, and `target` is None until it is set. An
-        announce of an older epoch than was ever heard of, in a chunk or an announce, is ignored and counted (Bridge 8).
-        """
-        raise NotImplementedError
-
-    def forget(self) -> None:
-        """As if nothing was ever announced: for a mapping that is paused, or whose source was silent so long that a
-        lower epoch is believable (`decisions.md` #20)."""
-        raise NotImplementedError
-
-    def dropped(self, seq: int) -> bool:
-        """Whether progress of this frame is of no use any more: it was dropped, or published already (#54)."""
-        raise NotImplementedError
-
-    def statistics(self) -> dict[str, int]:
-        raise NotImplementedError
-
-
-class ChunkReceiver:
-    """Empties the payload subscription of a link. One thread at a time."""
-
-    def __init__(self, subscription: Subscription, *, max_message_bytes: int = 65_535 + 313) -> None:
-        """From here on the subscription can only be polled through this object, until `close`."""
-        raise NotImplementedError
-
-    def add(self, assembler: Assembler) -> None:
-        """Chunks of its stream go to this assembler. ValueError if the stream has one."""
-        raise NotImplementedError
-
-    def remove(self, stream_id: int) -> None:
-        """Chunks of the stream are counted and dropped from here on."""
-        raise NotImplementedError
-
-    def poll(self, now_ns: int, limit: int = 256) -> int:
-        """Takes up to `limit` chunks, publishes the frames that they complete and gives up those that are overdue;
-        says how many chunks. Never waits. Raises like `Subscription.poll`."""
-        raise NotImplementedError
+    def take(self, limit: int = 256) -> list[tuple[CheckedSlot, int | None]]:
+        """Up to `limit` frames with their trace ids, oldest first. Those whose slots were needed before they were taken
+        are left out and counted as `overwritten`."""
+        taken: list[tuple[CheckedSlot, int | None]] = []
+        while self._waiting and len(taken) < limit:
+            seq, trace_id = self._waiting.popleft()
+            checked = self.reader.check(seq)
+            if isinstance(checked, DropReason):
+                self.overwritten += 1
+            else:
+                taken.append((checked, trace_id or None))
+        return taken
 
     def close(self) -> None:
-        """Gives the subscription back, unpolled."""
-        raise NotImplementedError
+        """Gives the memory back once no view of it is left."""
+        self.ring.close()
+        self.reader.close()
 
     def statistics(self) -> dict[str, int]:
-        """Chunks by what became of them, before they were any assembler's."""
-        raise NotImplementedError
+        return {"waiting": len(self._waiting), "overwritten": self.overwritten}
+
+
+def _private(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))

@@ -1,7 +1,12 @@
-"""One stream of this host on its way to others: frames out of shared memory, as chunks (Bridge 2.1, 5)."""
+"""One stream of this host on its way to others: frames out of shared memory, as chunks (Bridge 2.1, 5).
+
+The copy and the chunks are `_native.bridge.ChunkWriter`'s; here is the order of frames. Where frames come from, and
+what is told beside them, is the business of the mapping.
+"""
 
 from __future__ import annotations
 
+from framepool._native.bridge import ChunkWriter
 from framepool._native.frames import FrameReader
 from framepool._native.seqlock import CheckedSlot, RingReader
 from framepool.bridge.chunks import ChunkSizing
@@ -11,7 +16,7 @@ from framepool.transport.aeron import AnyPublication
 class ChunkSender:
     """Sends the frames of one mapping, one after the other. It never waits: what the publication does not take now goes
     on with the next call, and a frame that its producer lapped meanwhile is given up, its last chunk withheld, so that
-    it never completes on the other side.
+    it never completes on the other side. While nobody listens, frames are given up at once.
 
     Several senders may share one publication, better an exclusive one. One thread at a time.
     """
@@ -19,43 +24,57 @@ class ChunkSender:
     def __init__(
         self, publication: AnyPublication, stream_id: int, sizing: ChunkSizing, *, crc32c: bool = False
     ) -> None:
-        """`stream_id` is the source stream's, which is what chunks bear (`decisions.md` #55).
-
-        Raises ConfigurationError if a chunk would not fit into one datagram of the publication.
-        """
-        raise NotImplementedError
+        """`stream_id` is the source stream's, which is what chunks bear (`decisions.md` #55)."""
+        self._writer = ChunkWriter(publication, stream_id, sizing, crc32c=crc32c)
 
     @property
     def sending(self) -> bool:
         """Whether a frame is on its way."""
-        raise NotImplementedError
+        return self._writer.sending
 
     def start(self, ring: RingReader, checked: CheckedSlot, epoch: int, trace_id: int | None = None) -> bool:
         """Begins a frame; False if it is refused and counted: too large, or of more than MAX_CHUNKS chunks.
 
-        `epoch` is the source's. Raises ValueError while another frame is on its way.
+        `epoch` is the source's. Raises ValueError while another frame is on its way, and ConfigurationError if a chunk
+        does not fit into one datagram of the publication.
         """
-        raise NotImplementedError
+        return self._writer.start(ring, checked, epoch, trace_id or 0)
 
     def step(self, limit: int = 64) -> int:
         """Sends up to `limit` chunks of the frame on its way; says how many. 0: Aeron took none, or there is none.
 
-        Raises TransportClosed, ForkedError; a lost media driver is MediaDriverLost, and the frame stays on its way
-        until `abandon`.
+        Raises TransportClosed, ForkedError, and MediaDriverLost; after that the frame is still on its way.
         """
-        raise NotImplementedError
+        return self._writer.step(limit)
 
     def forward(self, reader: FrameReader, limit: int = 64) -> int:
-        """`step`, and where that finished its frame the next one of `reader`, until `limit` chunks were sent, Aeron
-        takes no more or there is no frame; says how many. The duty of a mapping in one call. Raises like `step` and
-        `FrameReader.take`; after a remap of the reader the frame on its way is lapped by its closed ring."""
-        raise NotImplementedError
+        """The duty of a mapping in one call: goes on with the frame on its way, then with those that `reader` has,
+        until `limit` chunks were sent, Aeron takes no more or there is no frame; says how many.
+
+        Raises like `step` and `FrameReader.take`. A frame whose ring was closed by a remap is given up.
+        """
+        done = 0
+        for _ in range(limit):  # frames that come to nothing count too: a flood of them does not keep the caller here
+            if not self.sending:
+                taken = reader.take(1)
+                if not taken:
+                    break
+                if reader.ring is None or not self.start(
+                    reader.ring, taken[0].checked, reader.epoch, taken[0].trace_id
+                ):
+                    continue
+            sent = self.step(limit - done)
+            done += sent
+            if done >= limit or (not sent and self.sending):
+                break
+        return done
 
     def abandon(self) -> None:
         """Gives up the frame on its way, as at a change of epoch (Bridge 8) or when a mapping is paused."""
-        raise NotImplementedError
+        self._writer.abandon()
 
     def statistics(self) -> dict[str, int]:
-        """`sent` frames, with `chunks`, `payload_bytes`; frames not sent by cause: `lapped`, `too_large`,
-        `too_many_chunks`, `abandoned`, `unmapped`; `back_pressured`, `not_connected`: calls that Aeron refused."""
-        raise NotImplementedError
+        """`sent` frames, with `chunks` and `payload_bytes`; frames given up by cause: `lapped` by their producer,
+        `unmapped` with their ring, `unheard` for want of a receiver, `too_large`, `too_many_chunks`, `abandoned`.
+        `back_pressured` counts the calls that Aeron had no room for."""
+        return self._writer.statistics()
