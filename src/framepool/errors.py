@@ -39,6 +39,11 @@ dropped and counted, never raised; what is raised here concerns the caller or th
     ├── ServiceError                a command to a service
     │   ├── CommandRefused          the service said no; the message has its reason
     │   └── NoEcho                  nobody accepted the command in time
+    ├── RecordingError              a recording that cannot be read, written or continued
+    │   ├── RecordingInUse          another recorder writes it
+    │   ├── RecordingDamaged        bytes of it are missing or not what was written
+    │   └── FramesRemoved           retention removed what was asked for
+    ├── LibraryMissing              an optional library is not installed
     └── ConfigurationError          a setting that cannot work
 """
 
@@ -179,6 +184,26 @@ class CommandRefused(ServiceError):
 
 class NoEcho(ServiceError):
     """Neither an echo nor an error came back in time: the service is not there, or it is stopped."""
+
+
+class RecordingError(FramepoolError):
+    """A recording that cannot be read, written or continued."""
+
+
+class RecordingInUse(RecordingError):
+    """Another recorder writes this recording."""
+
+
+class RecordingDamaged(RecordingError):
+    """Bytes of the recording are missing or not what was written; `framepool recordings verify` finds all of them."""
+
+
+class FramesRemoved(RecordingError):
+    """Retention removed the frames that were asked for; the message says where the recording begins now."""
+
+
+class LibraryMissing(FramepoolError):
+    """An optional library is not installed; the message says which one and how to get it."""
 
 
 class ConfigurationError(FramepoolError):
