@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Literal, Self
 
 from framepool.agent import Invoker
-from framepool.clock import NANOS_PER_MILLI, ManualClock
+from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, ManualClock
 from framepool.config import Config, DiscoveryConfig, RegistryConfig, SourceConfig
+from framepool.discovery.entry import Origin
 from framepool.discovery.registry import Registry
 from framepool.transport.aeron import Client, Publication, Subscription
 from framepool.transport.settings import AeronSettings
@@ -33,6 +34,7 @@ from framepool.wire.message import Message
 Media = Literal["ipc", "udp"]
 MEDIA: tuple[Media, ...] = ("ipc", "udp")
 PATIENCE = 30.0
+WINDOW = 3 * NANOS_PER_SECOND
 TERM = "term-length=64k"
 _request_ids = itertools.count(1)
 _stream_ids = itertools.count(40_000)
@@ -56,6 +58,17 @@ def new_stream_id() -> int:
 
 
 # What drivers and producers say
+
+
+def origin(instance_id: str = "driver-a", **changes: Any) -> Origin:
+    """A driver as a configuration names it."""
+    fields: dict[str, Any] = {
+        "control_channel": "aeron:ipc",
+        "control_stream_id": 1000,
+        "host": "host-a",
+        "window_ns": WINDOW,
+    }
+    return Origin(**{**fields, "instance_id": instance_id, **changes})
 
 
 def announce(stream_id: int, epoch: int = 1, **changes: Any) -> ShmPoolAnnounce:

@@ -81,17 +81,18 @@ class Told:
     __slots__ = (
         "data_source_id",
         "epoch",
-        "heard_ns",
         "meta_stamp",
         "name",
         "named_ns",
         "producer_id",
         "tags",
+        "until_ns",
         "version",
     )
 
     def __init__(self, now_ns: int) -> None:
-        self.heard_ns = now_ns
+        self.until_ns = now_ns
+        """How long it is kept while the stream is not announced."""
         self.named_ns = now_ns
         """When the announce of its source came that counts."""
         self.producer_id: int | None = None

@@ -47,9 +47,8 @@ class Index:
         self.counts: Counter[str] = Counter()
         self._limits = limits or DiscoveryLimits()
         self._entries: dict[Key, Entry] = {}
-        self._told: dict[Key, Told] = {}
-        self._early: OrderedDict[Key, int] = OrderedDict()
-        """Metadata of streams that nobody announces, with the window of its driver; the last heard is last."""
+        self._early: OrderedDict[Key, Told] = OrderedDict()
+        """What is told of streams that nobody announces; the last heard is last."""
         self._ages: dict[int, OrderedDict[Key, None]] = {}
         """Announced streams by the window of their driver; the last announced is last."""
         self._found: dict[Term, set[Entry]] = {}
@@ -67,15 +66,12 @@ class Index:
         """A stream is there. Of its epochs the newest counts, and a lower one only of a driver whose endpoint has
         changed, or after the higher one fell silent (Discovery 6.3)."""
         key = (origin.instance_id, announce.stream_id)
-        entry = self._entries.get(key)
-        if entry is not None and entry.is_past(now_ns):
-            self._remove(entry)
-            entry = None
+        entry = self._entry(key, now_ns)
         if entry is None:
             if len(self._entries) >= self._limits.max_streams and not self.expire(now_ns):
                 self._drop("too many streams", key)
                 return
-            entry = Entry(origin, announce, self._told.get(key) or Told(now_ns), now_ns)
+            entry = Entry(origin, announce, self._take_early(key, now_ns), now_ns)
             self._insert(entry)
             self._judge(entry)
             return
@@ -142,10 +138,10 @@ class Index:
                 self._remove(entry)
                 gone += 1
         while self._early:
-            key, window_ns = next(iter(self._early.items()))
-            if now_ns - self._told[key].heard_ns <= window_ns:
+            key, told = next(iter(self._early.items()))
+            if now_ns <= told.until_ns:
                 break
-            self._forget_early(key)
+            del self._early[key]
         return gone
 
     # What is asked
@@ -193,15 +189,13 @@ class Index:
     def _insert(self, entry: Entry) -> None:
         key = entry.key
         self._entries[key] = entry
-        self._told[key] = entry.told
-        self._early.pop(key, None)
         self._age(entry.origin.window_ns)[key] = None
         self._link(entry)
 
     def _remove(self, entry: Entry) -> None:
         key = entry.key
         self._unlink(entry)
-        del self._entries[key], self._told[key], self._ages[entry.origin.window_ns][key]
+        del self._entries[key], self._ages[entry.origin.window_ns][key]
         self.counts["expired"] += 1
 
     def _judge(self, entry: Entry) -> None:
@@ -239,22 +233,31 @@ class Index:
     def _age(self, window_ns: int) -> OrderedDict[Key, None]:
         return self._ages.setdefault(window_ns, OrderedDict())
 
+    def _entry(self, key: Key, now_ns: int) -> Entry | None:
+        """The stream, unless its last announce is too long ago: then it is gone."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.is_past(now_ns):
+            self._remove(entry)
+            return None
+        return entry
+
     def _hear(self, key: Key, origin: Origin, now_ns: int) -> Told:
-        """What is told of a stream, whether or not it is announced."""
-        told = self._told.get(key)
-        if told is None:
-            told = self._told[key] = Told(now_ns)
-        told.heard_ns = now_ns
-        if key not in self._entries:
-            self._early[key] = origin.window_ns
-            self._early.move_to_end(key)
-            if len(self._early) > EARLY_LIMIT:
-                self._drop("too much early metadata", key)
-                self._forget_early(next(iter(self._early)))
+        """What is told of a stream, announced or not, by somebody who just told something."""
+        entry = self._entry(key, now_ns)
+        if entry is not None:
+            return entry.told
+        told = self._take_early(key, now_ns)
+        told.until_ns = now_ns + origin.window_ns
+        self._early[key] = told
+        if len(self._early) > EARLY_LIMIT:
+            self._drop("too much early metadata", key)
+            self._early.popitem(last=False)
         return told
 
-    def _forget_early(self, key: Key) -> None:
-        del self._early[key], self._told[key]
+    def _take_early(self, key: Key, now_ns: int) -> Told:
+        """What was told lately of a stream that is not announced; it is kept no longer."""
+        told = self._early.pop(key, None)
+        return told if told is not None and now_ns <= told.until_ns else Told(now_ns)
 
     def _bounded(self, tags: tuple[str, ...], key: Key) -> tuple[str, ...]:
         """The tags that may be shown: all of them or none. Which host a stream is on is not its producer's to say."""
