@@ -19,14 +19,33 @@ from typing import TYPE_CHECKING, Any
 from framepool.errors import FramepoolError
 
 if TYPE_CHECKING:
+    from framepool.bridge.bridge import Bridge
     from framepool.client.consumer import Consumer
+    from framepool.client.fallback import PayloadSource, SourceRequest
     from framepool.client.frame import Frame
     from framepool.client.pool import Pool
     from framepool.client.producer import Producer, Slot
     from framepool.config import Config
+    from framepool.discovery.stream import Stream
+
+    def bridge(config: Config | None = None) -> Bridge:
+        """Starts the bridge of a configuration; close it, or use it in `with`."""
+
 
 __version__ = "0.1.0"
-__all__ = ["Consumer", "Frame", "FramepoolError", "Pool", "Producer", "Slot", "__version__", "connect", "serve"]
+__all__ = [
+    "Consumer",
+    "Frame",
+    "FramepoolError",
+    "Pool",
+    "Producer",
+    "Slot",
+    "Stream",
+    "__version__",
+    "bridge",
+    "connect",
+    "serve",
+]
 
 HOMES = {
     "Consumer": "framepool.client.consumer",
@@ -34,11 +53,14 @@ HOMES = {
     "Pool": "framepool.client.pool",
     "Producer": "framepool.client.producer",
     "Slot": "framepool.client.producer",
+    "Stream": "framepool.discovery.stream",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Loads a public class when it is first named, so that `framepool decode` does not load numpy and Aeron."""
+    if name == "bridge":
+        return importlib.import_module("framepool.bridge")  # a room that can be called
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)
     raise AttributeError(f"module 'framepool' has no attribute {name!r}")
@@ -49,7 +71,7 @@ def connect(config: Config | None = None) -> Pool:
     from framepool.client.pool import Pool
     from framepool.config import load
 
-    return Pool(load() if config is None else config)
+    return Pool(load() if config is None else config, open_source=_open_source)
 
 
 def serve(config: Config | None = None) -> Pool:
@@ -65,4 +87,11 @@ def serve(config: Config | None = None) -> Pool:
     settings = load() if config is None else config
     with contextlib.ExitStack() as owned:
         owned.enter_context(ShmDriver(settings).start())
-        return Pool(settings, owned=owned.pop_all())
+        return Pool(settings, owned=owned.pop_all(), open_source=_open_source)
+
+
+def _open_source(request: SourceRequest) -> PayloadSource:
+    """How payloads come to consumers without shared memory: over a bridge."""
+    from framepool.bridge.fallback import open_source
+
+    return open_source(request)

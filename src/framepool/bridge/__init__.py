@@ -1,1 +1,33 @@
-"""The UDP bridge: the same stream on another host (Bridge specification)."""
+"""The UDP bridge: the same stream on another host (Bridge specification).
+
+`framepool.bridge(config)` starts one; the module is callable for that, and loads what it needs when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from framepool.bridge.bridge import Bridge
+    from framepool.config import Config
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Bridge":
+        return importlib.import_module("framepool.bridge.bridge").Bridge
+    raise AttributeError(f"module 'framepool.bridge' has no attribute {name!r}")
+
+
+class _Room(types.ModuleType):
+    def __call__(self, config: Config | None = None) -> Bridge:
+        """Starts the bridge of a configuration, by default that of the environment; close it, or use it in `with`."""
+        from framepool.bridge.bridge import Bridge
+        from framepool.config import load
+
+        return Bridge(load() if config is None else config).start()
+
+
+sys.modules[__name__].__class__ = _Room

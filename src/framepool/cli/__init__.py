@@ -25,6 +25,7 @@ app.command("framepool.cli.driver:driver", name="driver", help="Run a shared-mem
 app.command("framepool.cli.registry:registry", name="registry", help="Run a discovery registry for many drivers.")
 app.command("framepool.cli.driver:status", name="status", help="Show what the running driver does.")
 app.command("framepool.cli.driver:gc", name="gc", help="Remove what dead drivers left behind.")
+app.command("framepool.cli.bridge:bridge", name="bridge", help="Run a UDP bridge: the same stream on another host.")
 app.command("framepool.cli.stream:publish", name="publish", help="Publish patterns or files on a stream.")
 app.command("framepool.cli.stream:consume", name="consume", help="Read the frames of a stream.")
 app.command("framepool.cli.tap:tap", name="tap", help="Show the messages of the control plane as they pass.")

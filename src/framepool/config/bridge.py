@@ -226,7 +226,7 @@ def _check_mapping(bridge: BridgeConfig, mapping: MappingConfig, ids: StreamIds)
 
 
 def _check_destinations(
-    bridge: BridgeConfig, mappings: Iterable[MappingConfig], ids: StreamIds, static: Iterable[int]
+    bridge: BridgeConfig, mappings: Sequence[MappingConfig], ids: StreamIds, static: Iterable[int]
 ) -> None:
     """The ids that destinations are taken from are nobody else's (Bridge 4, 10)."""
     if bridge.destinations is None:
@@ -241,6 +241,9 @@ def _check_destinations(
         named += [mapping.source_qos_stream_id, mapping.dest_qos_stream_id]
         taken += [(stream, stream, f"the mapping of {mapping.source_stream_id}") for stream in named if stream]
     first, last = bridge.destinations
+    receiving = [mapping for mapping in mappings if direction(bridge, mapping) == "receiver"]
+    if sum(mapping.dest_stream_id == 0 for mapping in receiving) > last - first + 1:
+        raise ValueError(f"dest_stream_id_range {first}-{last} has too few ids for the mappings that need one")
     for low, high, name in taken:
         if low <= last and first <= high:
             raise ValueError(f"dest_stream_id_range {first}-{last} overlaps {name} at {max(low, first)}")

@@ -268,6 +268,11 @@ def test_destination_that_is_no_tensor_stream_is_refused(dest: int) -> None:
         made(mappings=[mapping(10_000, dest)])
 
 
+def test_range_with_too_few_ids_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="too few ids"):
+        made(role="receiver", dest_stream_id_range="50000-50000", mappings=[mapping(10_000, 0), mapping(10_001, 0)])
+
+
 # Many mappings
 
 
