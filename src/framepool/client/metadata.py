@@ -8,7 +8,7 @@ attributes when they change and once a period, for readers that come later. What
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
@@ -16,9 +16,12 @@ import msgspec
 
 from framepool.client.qos import Publish
 from framepool.clock import NANOS_PER_SECOND, Clock
+from framepool.discovery.host import HOST_TAG
+from framepool.discovery.query import TAG_LIMIT
 from framepool.errors import EncodeError
 from framepool.wire._generated.control_900 import Attribute, DataSourceAnnounce, DataSourceMeta
 from framepool.wire.attributes import attribute_of, check_text, value_of
+from framepool.wire.message import UINT64_NULL
 
 NAME_LIMIT: Final = 255
 SUMMARY_LIMIT: Final = 1_023
@@ -53,6 +56,24 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             timestamp_ns=self.timestamp_ns,
             attributes=tuple(self.attributes.values()),
         )
+
+
+def with_identity(attributes: Mapping[str, Any], tags: Iterable[str], data_source_id: int | None) -> dict[str, Any]:
+    """The attributes with those that discovery finds a source by (`decisions.md` #46).
+
+    `EncodeError` for a tag that could not be asked for, or that speaks of the host, which its driver names.
+    """
+    named = list(dict.fromkeys([tags] if isinstance(tags, str) else tags))
+    for tag in named:
+        check_text("a tag", tag, TAG_LIMIT)
+        if not tag or tag != tag.strip():
+            raise EncodeError(f"{tag!r} is no tag: it is empty, or begins or ends with a space")
+        if tag.startswith(HOST_TAG):
+            raise EncodeError(f"{tag!r} is no tag of a source: its driver says on which host it is")
+    if data_source_id is not None and not 0 <= data_source_id < UINT64_NULL:
+        raise EncodeError(f"data_source_id is {data_source_id}, must be 0 to {UINT64_NULL - 1}")
+    identity = {"tags": named} if named else {}
+    return {**attributes, **identity, **({} if data_source_id is None else {"data_source_id": data_source_id})}
 
 
 class SourceMetadata(MutableMapping[str, Any]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,9 +17,12 @@ from framepool.client.attach import AttachSettings
 from framepool.client.blobs import BlobReceiver
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
 from framepool.client.consumer_duties import ConsumerDuties
+from framepool.client.consumer_streams import ConsumerStreams
 from framepool.client.fallback import Elsewhere, NoPlace, OpenSource, PayloadSource, SourceRequest
 from framepool.client.gauges import Gauges
 from framepool.client.hello import SHARED, ConsumerWishes, Endpoint, Fallback
+from framepool.client.lookup import Lookup, not_local
+from framepool.client.metadata import with_identity
 from framepool.client.metadata_cache import MetadataCache
 from framepool.client.plane import ControlPlane, Place
 from framepool.client.producer import Producer
@@ -28,16 +31,16 @@ from framepool.client.seat import Seat
 from framepool.client.standalone import AnnouncedPlace, OwnedPlace
 from framepool.clock import NANOS_PER_MILLI, Clock, MonotonicClock
 from framepool.config import Config
-from framepool.errors import AttachRefused, ConfigurationError
+from framepool.discovery.query import Query
+from framepool.discovery.stream import Stream
+from framepool.errors import AttachRefused, ConfigurationError, NotLocal
 from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Drain, Filter, Publication, Subscription
+from framepool.transport.aeron import Client, Publication
 from framepool.wire._generated.control_900 import (
     DataSourceAnnounce,
     DataSourceMeta,
-    FrameDescriptor,
-    FrameProgress,
     MetaBlobAnnounce,
     MetaBlobChunk,
     MetaBlobComplete,
@@ -46,10 +49,8 @@ from framepool.wire._generated.control_900 import (
 from framepool.wire._generated.driver_901 import Role
 from framepool.wire.message import Message
 
-STREAM_ID_OFFSET = 8
-"""Of a descriptor's stream id, behind the message header."""
-QUEUE = 4096
-"""Descriptors that wait for a consumer; the oldest go first."""
+LEAST_PATIENCE = 0.5
+"""Seconds for a driver to answer, however long it took to find out which one to ask."""
 
 
 class Pool:
@@ -83,6 +84,8 @@ class Pool:
         self._hears_metadata = False
         self._granted_ids: set[int] = set()
         self._publication: Publication | None = None
+        self._lookup: Lookup | None = None
+        self._planes = {(config.channels.control, config.stream_ids.control): self._plane}
         self._attach_settings = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
 
     @property
@@ -102,6 +105,8 @@ class Pool:
         name: str = "",
         summary: str = "",
         metadata: Mapping[str, Any] | None = None,
+        tags: Iterable[str] = (),
+        data_source_id: int | None = None,
         create: bool = True,
         require_hugepages: bool = False,
         publish_timestamps: bool = False,
@@ -109,19 +114,41 @@ class Pool:
     ) -> Producer:
         """Attaches as the producer of a stream, making it if it does not exist.
 
-        `name`, `summary` and `metadata` tell others what the stream is; `Producer.metadata` changes them later.
+        `name`, `summary` and `metadata` tell others what the stream is; `Producer.metadata` changes them later. By
+        `name`, `tags` and `data_source_id` it is found (`discover`).
         With `publish_timestamps` descriptors say when they were sent, beside when the frame was begun (Wire 10.2.1).
 
         Raises `AttachRefused` with the driver's reason if there is no lease within `timeout` seconds. Afterwards the
         producer keeps itself attached, whatever happens to the driver.
         """
-        seat = self._seat(stream_id, Role.PRODUCER, create=create, require_hugepages=require_hugepages)
+        attributes = with_identity(metadata or {}, tags, data_source_id)
+        seat = self._seat(self._plane, stream_id, Role.PRODUCER, create=create, require_hugepages=require_hugepages)
         self._attach(seat, timeout)
-        return self._producer(seat, publish_timestamps, name=name, summary=summary, attributes=metadata)
+        return self._producer(seat, publish_timestamps, name=name, summary=summary, attributes=attributes)
+
+    def discover(
+        self,
+        name: str | None = None,
+        *,
+        tags: Iterable[str] = (),
+        stream_id: int | None = None,
+        producer_id: int | None = None,
+        data_source_id: int | None = None,
+        timeout: float = 2.0,
+    ) -> list[Stream]:
+        """The streams that are known, of this host and of others; all that is given must match, byte for byte.
+
+        What comes back is a snapshot and grants nothing: give one of them to `consumer`, which asks its driver. Raises
+        `DiscoveryError` if nobody answers within `timeout` seconds, or only with errors.
+        """
+        query = Query(
+            name=name, tags=tuple(tags), stream_id=stream_id, producer_id=producer_id, data_source_id=data_source_id
+        )
+        return self._discovery().find(query, timeout)
 
     def consumer(
         self,
-        stream_id: int,
+        stream: int | str | Stream,
         *,
         max_rate_hz: int = 0,
         own_stream: bool = False,
@@ -134,12 +161,32 @@ class Pool:
         """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds;
         with a `timeout` of 0 it does not wait, and the consumer attaches by itself when it can.
 
+        The stream is given by its id, by its name, or as `discover` found it. A name is looked up, waiting for it, and
+        stands for the stream of this host: `StreamNotFound`, `AmbiguousStream`, and `NotLocal` if it is on another host
+        and no bridge makes it appear on this one.
+
         With `max_rate_hz` it gets fewer frames, evenly spread; with `own_stream` the producer itself sends it fewer
         descriptors, if it agrees. With `progress` it hears of frames while they are written (`Consumer.partial`).
 
         Without `shared_memory` it needs no driver: its payloads come from `payload_fallback_uri`, or from where it is
         told (Wire 10.1.3). With shared memory it turns there if the regions must not be mapped.
         """
+        end = time.monotonic() + timeout
+        if isinstance(stream, str):
+            stream = self._discovery().choose(stream, timeout)
+            timeout = max(end - time.monotonic(), LEAST_PATIENCE) if timeout else 0
+        plane = self._plane
+        if isinstance(stream, int):
+            stream_id = stream
+        else:
+            stream_id = stream.stream_id
+            if stream.local:
+                plane = self._plane_at(stream.control_channel, stream.control_stream_id)
+            else:
+                shared_memory = False
+                payload_fallback_uri = payload_fallback_uri or self.config.discovery.payload_fallback_uri
+                if not payload_fallback_uri:
+                    raise NotLocal(not_local(stream))
         ids = self.config.stream_ids
         wishes = ConsumerWishes(
             mode=Mode.RATE_LIMITED if max_rate_hz else Mode.STREAM,
@@ -152,8 +199,8 @@ class Pool:
         fallback = Fallback.of(payload_fallback_uri) if payload_fallback_uri else None
         if fallback is not None and not fallback.supported:
             raise ConfigurationError(f"payload_fallback_uri {payload_fallback_uri!r}: {fallback.unsupported}")
-        place = self._seat(stream_id, Role.CONSUMER) if shared_memory else NoPlace(stream_id)
-        return self._consumer(place, timeout, max_outstanding_seq_gap, wishes, fallback)
+        place = self._seat(plane, stream_id, Role.CONSUMER) if shared_memory else NoPlace(stream_id)
+        return self._consumer(plane, place, timeout, max_outstanding_seq_gap, wishes, fallback)
 
     def announced(
         self, stream_id: int, *, max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP, timeout: float = 10.0
@@ -163,7 +210,7 @@ class Pool:
         Raises `AttachRefused` if nothing usable is announced within `timeout` seconds.
         """
         place = AnnouncedPlace(self._plane, stream_id, allowed=self._allowed)
-        return self._consumer(place, timeout, max_outstanding_seq_gap, ConsumerWishes())
+        return self._consumer(self._plane, place, timeout, max_outstanding_seq_gap, ConsumerWishes())
 
     def standalone(self, stream_id: int, *, name: str = "", profile: str = "default") -> Producer:
         """A producer without a driver: it owns its files, in a namespace of its own, and announces them itself."""
@@ -191,12 +238,41 @@ class Pool:
 
     def statistics(self) -> dict[str, object]:
         """The connection and every place on it."""
-        places = [place.statistics() for place in self._plane.places]
-        return {**self._client.statistics(), **self._plane.statistics(), "places": places}
+        places = [place.statistics() for plane in self._planes.values() for place in plane.places]
+        asked = {"discovery": self._lookup.statistics()} if self._lookup else {}
+        return {**self._client.statistics(), **self._plane.statistics(), "places": places, **asked}
 
-    def _seat(self, stream_id: int, role: Role, *, create: bool = False, require_hugepages: bool = False) -> Seat:
+    def _discovery(self) -> Lookup:
+        """Made when it is first needed: it has streams of its own."""
+        with self._plane.lock():
+            if self._lookup is None:
+                self._lookup = Lookup(self._plane, self._client, self.config)
+            return self._lookup
+
+    def _plane_at(self, control_channel: str, control_stream_id: int) -> ControlPlane:
+        """The control plane of a driver that takes its requests there (Discovery 5.2): the same for all of them but
+        for its control stream."""
+        where = (control_channel, control_stream_id)
+        with self._plane.lock():
+            plane = self._planes.get(where)
+            if plane is None:
+                ids, channels = self.config.stream_ids, self.config.channels
+                plane = ControlPlane(self._client, self._clock, ids, channels, control=where)
+                self._open.enter_context(Runner(plane, idle=Sleeping()).start())
+                self._planes[where] = plane
+            return plane
+
+    def _seat(
+        self,
+        plane: ControlPlane,
+        stream_id: int,
+        role: Role,
+        *,
+        create: bool = False,
+        require_hugepages: bool = False,
+    ) -> Seat:
         return Seat(
-            self._plane,
+            plane,
             stream_id,
             role,
             allowed=self._allowed,
@@ -264,6 +340,7 @@ class Pool:
 
     def _consumer(
         self,
+        plane: ControlPlane,
         place: Place,
         timeout: float,
         max_outstanding_seq_gap: int,
@@ -277,11 +354,11 @@ class Pool:
         drain, _ = streams.switch(SHARED, SHARED)
 
         def close() -> None:
-            self._plane.leave(gauges)
+            plane.leave(gauges)
             if consumer.duties is not None:
-                self._plane.leave(consumer.duties)
+                plane.leave(consumer.duties)
             streams.close()
-            self._plane.remove(place)
+            plane.remove(place)
 
         consumer = Consumer(
             place,
@@ -292,13 +369,13 @@ class Pool:
             on_close=close,
         )
         consumer.switch = streams.switch
-        consumer.elsewhere = Elsewhere(self._plane, lambda uri: self._payload_source(uri, place.stream_id))
+        consumer.elsewhere = Elsewhere(plane, lambda uri: self._payload_source(uri, place.stream_id))
         consumer.configured_fallback = fallback
         low, high = self.config.stream_ids.bridge_destinations
         bridged = low <= place.stream_id <= high
         consumer.own_clock = not bridged
         consumer.duties = ConsumerDuties(
-            self._plane,
+            plane,
             place.stream_id,
             read=consumer.reading,
             wishes=wishes,
@@ -315,10 +392,10 @@ class Pool:
             identity=lambda: introduction.consumer_id,
             read=consumer.gauges,
         )
-        self._plane.join(consumer.duties)
-        self._plane.join(gauges)
+        plane.join(consumer.duties)
+        plane.join(gauges)
         try:
-            self._plane.add(place)
+            plane.add(place)
             self._wait_for(lambda: consumer.ready, lambda: consumer.refusal, place.stream_id, timeout)
         except BaseException:
             consumer.close()
@@ -355,48 +432,6 @@ class Pool:
             kinds: tuple[type[Message], ...] = (DataSourceAnnounce, DataSourceMeta, *blobs)
             for kind in kinds:
                 self._plane.listen("metadata", kind, self._take_metadata)
-
-
-class ConsumerStreams:
-    """The subscriptions of one consumer: descriptors, and progress where that has a stream of its own."""
-
-    def __init__(self, client: Client, config: Config, stream_id: int) -> None:
-        self._client = client
-        self._config = config
-        self._stream_id = stream_id
-        self._open: list[tuple[Subscription, Drain]] = []
-
-    def switch(self, descriptor: Endpoint, control: Endpoint) -> tuple[Drain, Drain | None]:
-        """Subscribes to these, the empty one being the shared stream, and then lets go of what was before."""
-        before, self._open = self._open, []
-        shared = Endpoint(self._config.channels.descriptor, self._config.stream_ids.descriptor)
-        descriptors = self._drain(descriptor or shared, FrameDescriptor)
-        progress = self._drain(control, FrameProgress) if control else None
-        self._close(before)
-        return descriptors, progress
-
-    def close(self) -> None:
-        before, self._open = self._open, []
-        self._close(before)
-
-    def _drain(self, endpoint: Endpoint, kind: type[FrameDescriptor | FrameProgress]) -> Drain:
-        only = Filter(
-            schema_id=kind.SCHEMA_ID,
-            template_id=kind.TEMPLATE_ID,
-            offset=STREAM_ID_OFFSET,
-            pattern=self._stream_id.to_bytes(4, "little"),
-        )
-        where = channel.descriptor_subscription(endpoint.channel)
-        subscription = self._client.add_subscription(where, endpoint.stream_id, only=only)
-        drain = subscription.drain(capacity=QUEUE, max_message=64)
-        self._open.append((subscription, drain))
-        return drain
-
-    @staticmethod
-    def _close(streams: list[tuple[Subscription, Drain]]) -> None:
-        for subscription, drain in streams:
-            drain.close()
-            subscription.close()
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:

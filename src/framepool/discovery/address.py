@@ -46,7 +46,7 @@ def addresses(config: Config) -> list[Address]:
     return [
         Address(
             channel=each,
-            stream_id=discovery.stream_id or config.stream_ids.discovery_request,
+            stream_id=config.discovery_stream_id,
             response_channel="aeron:ipc" if _is_local(each) else discovery.response_channel or response_channel(each),
             response_stream_id=discovery.response_stream_id or config.stream_ids.discovery_response,
         )

@@ -99,7 +99,7 @@ class Line:
         if self.refused:
             return self.refused
         connected = self.publication is not None and self.publication.is_connected
-        return "no answer" if connected else "nobody listens there"
+        return "no answer" if connected else "nobody listens there; is a driver or a registry running?"
 
     def close(self) -> None:
         if self._pending is not None:
