@@ -252,10 +252,10 @@ class DiscoveryRig:
         self._askers: list[Asker] = []
         self.asker = self.new_asker()
 
-    def new_asker(self) -> Asker:
+    def new_asker(self, term: str = TERM) -> Asker:
         """Another client, with a response endpoint of its own."""
         discovery = self.config.discovery
-        response = new_channel(self.media)
+        response = new_channel(self.media, term)
         asker = Asker(self.settings, discovery.channel, discovery.stream_id, response_channel=response, turn=self.turn)
         self._askers.append(asker)
         return asker

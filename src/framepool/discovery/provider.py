@@ -62,7 +62,11 @@ class Provider:
             return
         endpoint = self._admit(request)
         if endpoint is not None:
-            self._refuse(request.request_id, endpoint, f"malformed request: {request.reason}")
+            self.refuse(request.request_id, endpoint, f"malformed request: {request.reason}")
+
+    def refuse(self, request_id: int, endpoint: Endpoint, reason: str) -> None:
+        """Answers ERROR, with as much of the reason as an error message may have (Discovery 5.2)."""
+        self._say(request_id, endpoint, DiscoveryStatus.ERROR, reason)
 
     def do_work(self) -> int:
         """Sends answers that wait, and lets streams go that fell silent."""
@@ -82,12 +86,12 @@ class Provider:
         if endpoint is None:
             return
         if request.response_stream_id == 0:
-            self._refuse(request.request_id, endpoint, "responseStreamId is 0: name a stream to answer on")
+            self.refuse(request.request_id, endpoint, "responseStreamId is 0: name a stream to answer on")
             return
         try:
             self._answer(request, endpoint)
         except Exception:
-            self._refuse(request.request_id, endpoint, "internal error")
+            self.refuse(request.request_id, endpoint, "internal error")
             raise
 
     def _answer(self, request: DiscoveryRequest, endpoint: Endpoint) -> None:
@@ -96,7 +100,7 @@ class Provider:
         try:
             found = self._index.find(filters, self._clock.monotonic_ns(), limit=most, visible=visible)
         except TooMany:
-            self._refuse(request.request_id, endpoint, f"more than {most} streams match: ask for fewer")
+            self.refuse(request.request_id, endpoint, f"more than {most} streams match: ask for fewer")
             return
         self._log(request, filters, len(found))
         if not found and self._access:
@@ -105,7 +109,7 @@ class Provider:
         results = [entry.encode() for entry in found]
         length = RESPONSE_OVERHEAD + sum(map(len, results))
         if length > endpoint.max_message_length:
-            self._refuse(
+            self.refuse(
                 request.request_id,
                 endpoint,
                 f"{len(found)} streams match and need {length} bytes, this response channel takes "
@@ -126,13 +130,10 @@ class Provider:
         verdict = self._rate.judge(request.client_id, self._clock.monotonic_ns())
         self.counts[verdict.value] += 1
         if verdict is Verdict.TELL:
-            self._refuse(
+            self.refuse(
                 request.request_id, endpoint, f"more than {self._rate.rate} requests a second; wait, then ask again"
             )
         return endpoint if verdict is Verdict.ANSWER else None
-
-    def _refuse(self, request_id: int, endpoint: Endpoint, reason: str) -> None:
-        self._say(request_id, endpoint, DiscoveryStatus.ERROR, reason)
 
     def _say(self, request_id: int, endpoint: Endpoint, status: DiscoveryStatus, reason: str = "") -> None:
         """A response without results."""

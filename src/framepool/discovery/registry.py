@@ -83,7 +83,7 @@ class Registry(Service):
             client, config, name="registry", instance=config.registry.instance, clock=clock, reconnect=True
         )
         self.requests_per_second = config.discovery.limits.requests_per_second
-        self._sources: list[Source] = []
+        self.sources: list[Source] = []
         self._requests: Ear | None = None
         self._new_index()
 
@@ -96,7 +96,7 @@ class Registry(Service):
     def do_work(self) -> int:
         done = super().do_work()
         try:
-            return done + sum(source.do_work() for source in self._sources)
+            return done + sum(source.do_work() for source in self.sources)
         except MediaDriverLost:  # the service waits for it
             return done
 
@@ -107,8 +107,8 @@ class Registry(Service):
         try:
             requests = self._requests.poll(REQUESTS_PER_CYCLE)
             for request in requests:
-                self._provider.receive(request)
-            return len(requests) + self._provider.do_work()
+                self.provider.receive(request)
+            return len(requests) + self.provider.do_work()
         except MediaDriverLost:
             self._responses.clear()
             return 0
@@ -122,7 +122,7 @@ class Registry(Service):
             self._begin()
 
     def on_set(self, name: str, value: Any) -> None:
-        self._provider.set_rate(value)
+        self.provider.set_rate(value)
 
     def on_close(self) -> None:
         self._end()
@@ -132,16 +132,16 @@ class Registry(Service):
 
     def report(self) -> dict[str, Any]:
         """What is known of each driver, and counts."""
-        streams = self._index.drivers()
+        streams = self.index.drivers()
         drivers = {
             source.feed.origin.instance_id: {
                 "host": source.feed.origin.host,
                 "streams": streams[source.feed.origin.instance_id],
                 "messages": source.feed.statistics(),
             }
-            for source in self._sources
+            for source in self.sources
         }
-        return {"drivers": drivers, "discovery": self._provider.statistics()}
+        return {"drivers": drivers, "discovery": self.provider.statistics()}
 
     def statistics(self) -> dict[str, Any]:
         return {**super().statistics(), **self.report()}
@@ -150,26 +150,26 @@ class Registry(Service):
 
     def _new_index(self) -> None:
         config = self._config.discovery
-        self._index = Index(config.limits)
+        self.index = Index(config.limits)
         self._responses = Responses(self._client, config.responses, self.clock)
-        self._provider = Provider(self._index, self._responses, config, self._config.aeron, self.clock)
-        self._provider.set_rate(self.requests_per_second)
+        self.provider = Provider(self.index, self._responses, config, self._config.aeron, self.clock)
+        self.provider.set_rate(self.requests_per_second)
 
     def _begin(self) -> None:
         config = self._config
-        self._sources = [
-            Source(config, each, self._client, self._index, self.clock) for each in config.registry.sources
+        self.sources = [
+            Source(config, each, self._client, self.index, self.clock) for each in config.registry.sources
         ]
         where = (config.discovery.channel, config.discovery_stream_id)
         self._requests = listen(self._client, *where, only=REQUESTS)
 
     def _end(self) -> None:
         self._responses.clear()
-        for source in self._sources:
+        for source in self.sources:
             source.close()
         if self._requests is not None:
             self._requests.close()
-        self._sources, self._requests = [], None
+        self.sources, self._requests = [], None
 
 
 class RegistryServer:
