@@ -296,11 +296,14 @@ cdef class Assembler:
         return cause
 
     cdef void believe(self) noexcept nogil:
-        """Acts on the higher epoch that the chunk before told of."""
+        """Acts on the higher epoch that the chunk before told of; what was whole by then is not on its way any more."""
+        cdef int32_t i
         if self.newer:
             self.newer = False
             self.highest = self.newer_epoch
-            self.give_up_all(EPOCH_CHANGE)
+            for i in range(self.places):
+                if self.flight[i].state == OPEN:
+                    self.give_up(self.flight[i].seq, &self.flight[i], EPOCH_CHANGE)
 
     cdef int judge(self, const Chunk *chunk) noexcept nogil:
         """The rules whose breach costs the chunk alone."""
@@ -607,6 +610,7 @@ cdef class Assembler:
 
     cdef int settle(self) except -1:
         """Publishes what is whole, after a batch of chunks, with the interpreter's lock."""
+        self.believe()
         while self.whole_count:
             self.publish(&self.flight[self.whole[0]])
         return 0

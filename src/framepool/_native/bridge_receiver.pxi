@@ -116,11 +116,10 @@ cdef class ChunkReceiver:
             for ring in rings:
                 (<RingWriter>ring).leave()
         for assembler in assemblers:
-            if assembler.whole_count:
-                try:
-                    assembler.settle()
-                except Exception as raised:
-                    error = error or raised
+            try:
+                assembler.settle()
+            except Exception as raised:
+                error = error or raised
         if error is not None:
             raise error
         return read
