@@ -64,6 +64,7 @@ class Conductor:
         self._announced = announced
         self._lost = False
         self._end = (ShutdownReason.NORMAL, "")
+        self._ending = False
         self.counts: Counter[str] = Counter()
         self.authority = Authority(config, regions, clock, self.publish)
         self._dispatch = Dispatcher()
@@ -85,9 +86,11 @@ class Conductor:
         self._announces = Outbox(announces, "announces", self.counts)
         self.authority.provision()
         period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
-        self._timers.every(period_ns, self._announce, first_ns=0)
+        self._timers.every(period_ns, self.announce, first_ns=0)
 
     def do_work(self) -> int:
+        if self._ending:
+            raise AgentTerminated
         if self._lost:
             return self._come_back()
         work = self._answers.flush() + self._announces.flush()
@@ -131,9 +134,21 @@ class Conductor:
         """Counts of everything that was asked, answered, announced and dropped."""
         return {**self.authority.counts, **self.counts, **self._dispatch.statistics()}
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Announces every stream now, those included that had no room before."""
         self.authority.provision()
         self.authority.announce_all()
+
+    def may_be_ended_by(self, token: str) -> bool:
+        """Whether this is the configured token; none is configured for a driver that nobody may end by message."""
+        expected = self._config.driver.shutdown_token
+        return bool(expected) and hmac.compare_digest(expected.encode(), token.encode())
+
+    def end(self, reason: ShutdownReason, why: str) -> None:
+        """Ends with the next cycle, and says so to everybody."""
+        log.info("shutting down by request: %s", why)
+        self._end = (reason, why)
+        self._ending = True
 
     def _come_back(self) -> int:
         """After the media driver was lost: leases go on expiring, and what is announced first is the truth."""
@@ -145,13 +160,12 @@ class Conductor:
         self.counts["reconnects"] += 1
         self._answers.lost = self._announces.lost = None
         self._announces.clear()
-        self._announce()
+        self.announce()
         return 1
 
     def _on_shutdown_request(self, request: ShmDriverShutdownRequest) -> None:
         """Ends the driver if the token is the configured one; anything else changes nothing (Driver 4.12)."""
-        token = self._config.driver.shutdown_token
-        allowed = bool(token) and hmac.compare_digest(token.encode(), request.token.encode())
+        allowed = self.may_be_ended_by(request.token)
         code = control.ResponseCode.OK if allowed else control.ResponseCode.REJECTED
         self.publish(
             control.ControlResponse(
@@ -166,8 +180,7 @@ class Conductor:
             if refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …: a flood does not fill the log
                 log.warning("a shutdown request with a wrong token was refused, the %d. so far", refused)
             return
-        log.info("shutting down by request: %s", request.error_message)
-        self._end = (request.reason, request.error_message)
+        self.end(request.reason, request.error_message)
         raise AgentTerminated
 
 

@@ -16,6 +16,7 @@ from framepool.discovery.embedded import EmbeddedDiscovery
 from framepool.driver.conductor import Conductor
 from framepool.driver.janitor import Janitor
 from framepool.driver.regions import DriverRegions
+from framepool.driver.service import DriverService
 from framepool.driver.status import StatusWriter, describe
 from framepool.errors import ConfigurationError, MediaDriverRunning
 from framepool.shm.allocator import Allocator
@@ -49,12 +50,14 @@ class ShmDriver:
             self.discovery = EmbeddedDiscovery(self.config, client, self.clock)
             self.conductor = Conductor(self.config, client, self.regions, self.clock, self.discovery.announced)
             authority = self.conductor.authority
+            janitor = Janitor(authority, allocators, self.regions.retired, self.clock)
             self._runner = Runner(
                 CompositeAgent(
                     self.conductor,
                     self.discovery,
-                    Janitor(authority, allocators, self.regions.retired, self.clock),
+                    janitor,
                     StatusWriter(allocator, client, self.clock, authority, self.statistics),
+                    DriverService(client, self.config, self.clock, self.conductor, janitor, self.statistics),
                     until=self.conductor,
                 ),
                 idle=Sleeping(),

@@ -53,7 +53,7 @@ class Janitor:
         self.removed = 0
 
     def on_start(self) -> None:
-        self._timers.every(SWEEP_PERIOD_NS, lambda: self._retired.update(self._authority.streams))
+        self._timers.every(SWEEP_PERIOD_NS, self.look_at_all)
 
     def do_work(self) -> int:
         self._timers.poll()
@@ -63,6 +63,10 @@ class Janitor:
 
     def on_close(self) -> None:
         pass
+
+    def look_at_all(self) -> None:
+        """Every stream in its turn, one a cycle."""
+        self._retired.update(self._authority.streams)
 
     def sweep(self, stream_id: int) -> int:
         """Removes what is superseded of one stream; returns how much that was."""

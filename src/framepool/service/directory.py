@@ -1,11 +1,14 @@
 """Who is there: the services that say so on the status stream, with their last word and its age.
 
-A fold over status events. The time is that of the listener, because a status may come from another host
-(`decisions.md` #56). Bounded: whoever was silent longest goes first, and whoever is silent for long is forgotten.
+A fold over status events. A status may be heard long after it was said, because a new reader of a local stream begins
+where the slowest one is; so its age is told by its stamp, if that can be one of this host's clock. What comes from
+another host is as old as its arrival here (`decisions.md` #56). Bounded: whoever was silent longest goes first, and
+whoever is silent for long is forgotten.
 """
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 
 import msgspec
@@ -28,7 +31,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pid: int = 0
     tag: str = ""
     heard_ns: int = 0
-    """When, on the monotonic clock of whoever listened."""
+    """When that was, on the monotonic clock of whoever listened."""
 
 
 class Directory:
@@ -52,8 +55,9 @@ class Directory:
         self._known.pop(where, None)
         if said.state == ServiceState.GONE:
             return
-        now = self._clock.monotonic_ns()
-        self._known[where] = msgspec.structs.replace(said, tag=event.tag, heard_ns=now)
+        age_ns = self._clock.timestamp_ns() - event.timestamp_ns if said.host == platform.node() else 0
+        heard_ns = self._clock.monotonic_ns() - (age_ns if 0 < age_ns < 2 * FORGOTTEN_NS else 0)
+        self._known[where] = msgspec.structs.replace(said, tag=event.tag, heard_ns=heard_ns)
         if len(self._known) > MOST:
             del self._known[next(iter(self._known))]
 

@@ -13,6 +13,7 @@ correlation id and not echoed. What a command gives back goes before its echo as
 from __future__ import annotations
 
 import enum
+import hashlib
 import importlib.metadata
 import logging
 import os
@@ -44,10 +45,10 @@ MESSAGES_PER_POLL: Final = 1_024
 """Many, because most of them are for others and cost nothing."""
 OUTBOX: Final = 256
 """Echoes and status that may wait for Aeron; the oldest go first."""
-REMEMBERED: Final = 64
-"""Commands of which a listener that joined again knows that it had them before."""
-REJOINED_NS: Final = 5 * NANOS_PER_SECOND
-"""How long after that they may come a second time."""
+REMEMBERED: Final = 1_024
+"""Commands that are known when they are heard a second time."""
+BYGONE_NS: Final = 600 * NANOS_PER_SECOND
+"""A stamp so much before our start, or less, is one of our clock; any other says nothing about when."""
 LONGEST_ERROR: Final = 1_000
 
 STATUS: Final = "status"
@@ -113,11 +114,9 @@ class Service:
         self._open = False
         self._lost = False
         self._ending = False
-        self._left_behind = 0
         self._heard: deque[bytes] = deque()
-        self._recent: deque[bytes] = deque(maxlen=REMEMBERED)
-        self._again: set[bytes] = set()
-        self._again_until_ns = 0
+        self._obeyed: dict[bytes, None] = {}
+        self._joined_ns = 0
 
     @property
     def role(self) -> str:
@@ -185,6 +184,7 @@ class Service:
     # The agent
 
     def on_start(self) -> None:
+        self._joined_ns = self.clock.timestamp_ns()
         ids, channels = self._config.stream_ids, self._config.channels
         control = channel.control_subscription(channels.service_control)
         status = channel.control_publication(channels.service_status, self._config.aeron)
@@ -225,6 +225,8 @@ class Service:
         except DecodeError as error:
             self._count_bad("undecodable", error)
             return
+        if not self._is_new(message, data):
+            return
         try:
             if len(data) > self._longest:
                 raise CommandRefused(f"its echo would have {len(data)} bytes, {self._longest} fit a message")
@@ -251,25 +253,26 @@ class Service:
             log.warning("%s: media driver lost, waiting for it: %s", self.tag, error)
             self._lost = True
             return 0
-        if self._listener.left_behind != self._left_behind:
-            self._left_behind = self._listener.left_behind
-            self._again = set(self._recent)
-            self._again_until_ns = self.clock.monotonic_ns() + REJOINED_NS
         for _ in range(min(COMMANDS_PER_CYCLE, len(self._heard))):
             work += 1
-            data = self._heard.popleft()
-            if self._is_new(data):
-                self.receive(data)
+            self.receive(self._heard.popleft())
         return work
 
-    def _is_new(self, data: bytes) -> bool:
-        """Whoever joined again may hear the last messages again; what was done is not done a second time."""
-        if data in self._again:
-            self._again.remove(data)
-            if self.clock.monotonic_ns() < self._again_until_ns:
-                self.counts["heard again"] += 1
-                return False
-        self._recent.append(data)
+    def _is_new(self, message: EventMessage, data: bytes) -> bool:
+        """Who joins a local stream hears it from where its slowest reader is, a dead one included. So a command may
+        have been said before we were there, to somebody who obeyed it, and whoever joins again hears some again."""
+        if 0 < self._joined_ns - message.timestamp_ns < BYGONE_NS:
+            self.counts["said before our time"] += 1
+            return False
+        if message.correlation_id == 0:
+            return True
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        if digest in self._obeyed:
+            self.counts["heard again"] += 1
+            return False
+        self._obeyed[digest] = None
+        if len(self._obeyed) > REMEMBERED:
+            del self._obeyed[next(iter(self._obeyed))]
         return True
 
     def _come_back(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 
+import msgspec
 import pytest
 
 from framepool.clock import NANOS_PER_SECOND, ManualClock
@@ -36,6 +38,20 @@ def test_last_word_and_its_age_are_kept(directory: Directory, clock: ManualClock
     assert said == [("service:a", "paused", 1.0), ("service:b", "running", 3.0)]
     assert directory.knows("service:a")
     assert not directory.knows("service:c")
+
+
+def test_status_is_as_old_as_its_stamp_says_where_that_is_of_our_clock(
+    directory: Directory, clock: ManualClock
+) -> None:
+    here = platform.node()
+    clock.advance(200 * NANOS_PER_SECOND)
+    said_ns = clock.timestamp_ns()
+    clock.advance(10 * NANOS_PER_SECOND)
+    stamps = {"a": (here, said_ns), "b": ("there", said_ns), "c": (here, said_ns + 10**15), "d": (here, 0)}
+    for tag, (host, stamp) in stamps.items():
+        directory.on_event(msgspec.structs.replace(status(tag, host=host), timestamp_ns=stamp))
+    ages = {each.tag: directory.age_s(each) for each in directory.services()}
+    assert ages == {"a": 10.0, "b": 0.0, "c": 0.0, "d": 0.0}
 
 
 def test_two_processes_of_one_tag_are_both_seen(directory: Directory) -> None:

@@ -352,14 +352,16 @@ def test_pause_stop_and_start_govern_the_work(kiln: Turned, operator: Operator) 
         return service.turns > before
 
     assert works()
-    for key, state, working in (
-        ("pause", ServiceState.PAUSED, False),
-        ("pause", ServiceState.PAUSED, False),
-        ("resume", ServiceState.RUNNING, True),
-        ("stop", ServiceState.STOPPED, False),
-        ("start", ServiceState.RUNNING, True),
+    for number, (key, state, working) in enumerate(
+        (
+            ("pause", ServiceState.PAUSED, False),
+            ("pause", ServiceState.PAUSED, False),
+            ("resume", ServiceState.RUNNING, True),
+            ("stop", ServiceState.STOPPED, False),
+            ("start", ServiceState.RUNNING, True),
+        )
     ):
-        (echo,) = kiln.answers(operator, event(key))
+        (echo,) = kiln.answers(operator, event(key, timestamp_ns=number))
         assert (echo.key, service.state, works()) == (key, state, working)
     assert service.states == [
         ServiceState.PAUSED,
@@ -429,15 +431,46 @@ def test_flood_of_commands_is_taken_a_few_at_a_time(kiln: Turned, operator: Oper
     assert [each.correlation_id for each in operator.events()] == list(range(40)), "and in order"
 
 
-def test_command_that_is_heard_again_after_joining_again_is_done_once(kiln: Turned, operator: Operator) -> None:
+def test_command_that_is_heard_again_is_done_once(kiln: Turned, operator: Operator) -> None:
     data = event("count", 4)
     kiln.answers(operator, data)
-    kiln.service._listener.left_behind += 1
-    kiln.answers(operator, data)
+    assert kiln.answers(operator, data) == []
     assert kiln.service.done == [("count", 4)]
     assert kiln.service.counts["heard again"] == 1
-    kiln.answers(operator, data)
-    assert len(kiln.service.done) == 2, "said on purpose, it is done again"
+    kiln.answers(operator, event("count", 4, timestamp_ns=8))
+    kiln.answers(operator, event("count", 4, correlation_id=0))
+    kiln.answers(operator, event("count", 4, correlation_id=0))
+    assert len(kiln.service.done) == 4, "said anew, or without an identity, it is done again"
+
+
+def test_what_is_remembered_of_commands_is_bounded(kiln: Turned) -> None:
+    for number in range(3_000):
+        kiln.service.receive(event("nothing", correlation_id=1 + number))
+    assert len(kiln.service._obeyed) == 1_024
+    kiln.service.receive(event("nothing", correlation_id=3_000))
+    assert len(kiln.service.done) == 3_000
+
+
+def test_command_to_a_predecessor_is_not_obeyed(client: Client, config: Config, operator: Operator) -> None:
+    """A reader that does not read, as a dead one, makes a new service begin in the past."""
+    slow = client.add_subscription(config.channels.service_control, config.stream_ids.service_control)
+    clock = ManualClock(700 * NANOS_PER_SECOND)
+    first = Turned(Kiln(client, config, clock=clock))
+    data = event("count", 4, timestamp_ns=clock.timestamp_ns())
+    first.answers(operator, data)
+    assert first.service.done == [("count", 4)]
+    first.invoker.close()
+    clock.advance(NANOS_PER_SECOND)
+    second = Turned(Kiln(client, config, clock=clock))
+    second.answers(operator, event("count", 5, timestamp_ns=clock.timestamp_ns()))
+    assert sorted(second.service.done) == [("count", 5), ("nothing", None)], "what has no stamp of ours is obeyed"
+    assert second.service.counts["said before our time"] == 1
+    other_clocks = [event("count", 6, timestamp_ns=stamp) for stamp in (0, 10**18, NANOS_PER_SECOND)]
+    for message in other_clocks:
+        second.answers(operator, message)
+    assert second.service.done.count(("count", 6)) == 3
+    second.invoker.close()
+    slow.close()
 
 
 @pytest.mark.parametrize("key", ["status", "error", "result"])
