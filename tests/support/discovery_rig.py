@@ -183,7 +183,8 @@ class Asker:
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not holds():
-            assert time.monotonic() < deadline, f"not within {PATIENCE} s; heard {self.heard[-5:]}"
+            said = [(each.status.name, len(each.results), each.error_message) for each in self.heard[-5:]]
+            assert time.monotonic() < deadline, f"not within {PATIENCE} s; the last answers were {said}"
             self.turn()
 
     def listen(self, channel: str, stream_id: int) -> Subscription:
