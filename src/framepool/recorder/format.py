@@ -165,6 +165,30 @@ def encode(
     return (head + payload).ljust(record_bytes, b"\0")
 
 
+def encode_frame_header(payload: Buffer, slot: bytes, **fields: int) -> bytes:
+    """The header of a frame with this payload, raw, and this slot header; `fields` are those of FRAME_HEADER."""
+    length, crc = memoryview(payload).nbytes, crc32c(payload)
+    header = np.zeros(1, FRAME_HEADER)
+    values = {
+        "magic": MAGIC,
+        "version": VERSION,
+        "kind": Kind.FRAME,
+        "header_bytes": FRAME_HEADER_BYTES,
+        "record_bytes": aligned(FRAME_HEADER_BYTES + length),
+        "stored_bytes": length,
+        "raw_bytes": length,
+        "stored_crc": crc,
+        "raw_crc": crc,
+        **fields,
+    }
+    for name, value in values.items():
+        header[name] = value
+    raw = bytearray(header.tobytes())
+    raw[SLOT_OFFSET:] = slot
+    raw[4:8] = crc32c(raw[CHECKED_FROM:]).to_bytes(4, "little")
+    return bytes(raw)
+
+
 def read(buffer: memoryview, offset: int, segment_id: int | None = None) -> Record | None:
     """The record at an offset, if there is one, with a whole header, within the buffer; its payload is not looked at.
 
