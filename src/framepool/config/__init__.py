@@ -32,6 +32,7 @@ from framepool.config.plan import Channels, StreamIds
 from framepool.config.recorder import RecorderConfig
 from framepool.config.section import IdRange, NotNegative, Positive, Section, StreamId
 from framepool.config.service import ServiceConfig
+from framepool.config.supervisor import SupervisorConfig, SupervisorLimits, SupervisorRule
 
 __all__ = [
     "DEFAULT_EPOCH_BYTES",
@@ -62,6 +63,9 @@ __all__ = [
     "StreamConfig",
     "StreamId",
     "StreamIds",
+    "SupervisorConfig",
+    "SupervisorLimits",
+    "SupervisorRule",
     "check_bridge",
     "default_profile",
     "direction",

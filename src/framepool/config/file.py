@@ -18,6 +18,7 @@ from framepool.config.plan import Channels, StreamIds
 from framepool.config.recorder import RecorderConfig
 from framepool.config.section import Section
 from framepool.config.service import ServiceConfig
+from framepool.config.supervisor import SupervisorConfig
 from framepool.errors import ConfigurationError
 from framepool.transport.settings import AeronSettings
 
@@ -42,6 +43,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The drivers that a registry listens to."""
     recorder: RecorderConfig = RecorderConfig()
     """The recorder."""
+    supervisor: SupervisorConfig = SupervisorConfig()
+    """The supervisor."""
     profiles: dict[str, ProfileConfig] = msgspec.field(default_factory=dict)
     """Layouts by name."""
     streams: tuple[StreamConfig, ...] = ()
