@@ -25,7 +25,8 @@ from framepool.transport.aeron import Client
 from framepool.transport.listener import Listener
 from framepool.wire import dispatch
 from framepool.wire._generated.driver_901 import ShmDriverShutdownRequest
-from framepool.wire.describe import redacted, vector
+from framepool.wire._generated.event_905 import EventMessage
+from framepool.wire.describe import SECRET_KEY, redacted, vector
 from framepool.wire.message import MESSAGE_HEADER
 
 Topic = Literal["control", "announce", "descriptor", "qos", "metadata"]
@@ -111,10 +112,11 @@ def spelled(data: bytes) -> dict[str, Any]:
     """What `wire.describe.vector` says of a message, or the reason why nothing can be said, and the bytes."""
     try:
         message = dispatch.decode(data)
-        said = vector(redacted(message))
+        shown = redacted(message)
+        said = vector(shown)
     except (DecodeError, EncodeError) as error:
         return {"message": None, "error": str(error), "length": len(data), "hex": _harmless(data).hex()}
-    if message.EXTENSIBLE:  # a newer one says more than we can encode
+    if message.EXTENSIBLE and shown is message:  # a newer one says more than we can encode
         header = dispatch.peek_header(data)
         said |= {"version": header.version, "block_length": header.block_length}
         said |= {"length": len(data), "hex": data.hex()}
@@ -153,13 +155,16 @@ def _short(text: str, longest: int) -> str:
 
 
 def _harmless(data: bytes) -> bytes:
-    """The bytes as they are; of a broken shutdown request only the header, for its token may be anywhere behind it."""
-    secret = ShmDriverShutdownRequest
+    """The bytes as they are; of a broken shutdown request or command only the header, for its token may be anywhere
+    behind it."""
     try:
         header = dispatch.peek_header(data)
     except DecodeError:
         return data
-    is_secret = (header.schema_id, header.template_id) == (secret.SCHEMA_ID, secret.TEMPLATE_ID)
+    kind = (header.schema_id, header.template_id)
+    is_secret = kind == (ShmDriverShutdownRequest.SCHEMA_ID, ShmDriverShutdownRequest.TEMPLATE_ID) or (
+        kind == (EventMessage.SCHEMA_ID, EventMessage.TEMPLATE_ID) and SECRET_KEY.encode() in data
+    )
     return data[: MESSAGE_HEADER.size] if is_secret else data
 
 

@@ -23,6 +23,7 @@ from framepool.transport import channel
 from framepool.transport.aeron import Client
 from framepool.transport.listener import Listener
 from framepool.wire._generated.event_905 import EventMessage
+from framepool.wire.describe import redacted
 
 PAUSE: Final = 0.001
 MOST_WAITING: Final = 1_024
@@ -60,7 +61,7 @@ class Sent:
 
 
 class Ear:
-    """The events of one stream; what is no event is counted."""
+    """The events of one stream, without secrets; what is no event is counted."""
 
     def __init__(self, client: Client, where: str, stream_id: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -72,7 +73,7 @@ class Ear:
         events = []
         for data in self._listener.poll(256):
             try:
-                events.append(Event.of(EventMessage.decode(data)))
+                events.append(Event.of(redacted(EventMessage.decode(data))))
             except DecodeError:
                 self.counts["undecodable"] += 1
         return events

@@ -13,7 +13,6 @@ correlation id and not echoed. What a command gives back goes before its echo as
 from __future__ import annotations
 
 import enum
-import hashlib
 import importlib.metadata
 import logging
 import os
@@ -32,7 +31,6 @@ from framepool.service.events import Event, Value
 from framepool.service.tags import service_tag, tag_filter
 from framepool.transport import channel
 from framepool.transport.aeron import Client
-from framepool.transport.listener import Listener
 from framepool.transport.outbox import Outbox
 from framepool.wire._generated.event_905 import EventMessage, Format
 from framepool.wire.values import value_of
@@ -45,8 +43,6 @@ MESSAGES_PER_POLL: Final = 1_024
 """Many, because most of them are for others and cost nothing."""
 OUTBOX: Final = 256
 """Echoes and status that may wait for Aeron; the oldest go first."""
-REMEMBERED: Final = 1_024
-"""Commands that are known when they are heard a second time."""
 BYGONE_NS: Final = 600 * NANOS_PER_SECOND
 """A stamp so much before our start, or less, is one of our clock; any other says nothing about when."""
 LONGEST_ERROR: Final = 1_000
@@ -115,7 +111,6 @@ class Service:
         self._lost = False
         self._ending = False
         self._heard: deque[bytes] = deque()
-        self._obeyed: dict[bytes, None] = {}
         self._joined_ns = 0
 
     @property
@@ -186,10 +181,9 @@ class Service:
     def on_start(self) -> None:
         self._joined_ns = self.clock.timestamp_ns()
         ids, channels = self._config.stream_ids, self._config.channels
-        control = channel.control_subscription(channels.service_control)
+        control = channel.control(channels.service_control)  # every command counts, so it is not left behind
         status = channel.control_publication(channels.service_status, self._config.aeron)
         self._subscription = self._client.add_subscription(control, ids.service_control, only=tag_filter(self.tag))
-        self._listener = Listener(self._subscription)
         self._publication = self._client.add_publication(status, ids.service_status)
         self._longest = self._publication.max_message_length
         self._outbox = Outbox(self._publication, "status", self.counts, capacity=OUTBOX)
@@ -219,13 +213,18 @@ class Service:
         return {"tag": self.tag, "state": self.state.value, "filtered": filtered, **self.counts}
 
     def receive(self, data: bytes) -> None:
-        """One message of the control stream with our tag, whoever sent it."""
+        """One message of the control stream with our tag, whoever sent it.
+
+        Who joins a local stream hears it from where its slowest reader is, a dead one included. So a command may have
+        been said before we were there, to a predecessor who obeyed it; it is not obeyed again.
+        """
         try:
             message = EventMessage.decode(data)
         except DecodeError as error:
             self._count_bad("undecodable", error)
             return
-        if not self._is_new(message, data):
+        if 0 < self._joined_ns - message.timestamp_ns < BYGONE_NS:
+            self.counts["said before our time"] += 1
             return
         try:
             if len(data) > self._longest:
@@ -248,7 +247,7 @@ class Service:
         work = self._outbox.flush()
         try:
             if not self._heard:
-                self._heard.extend(self._listener.poll(MESSAGES_PER_POLL))
+                self._heard.extend(self._subscription.poll(MESSAGES_PER_POLL))
         except MediaDriverLost as error:
             log.warning("%s: media driver lost, waiting for it: %s", self.tag, error)
             self._lost = True
@@ -257,23 +256,6 @@ class Service:
             work += 1
             self.receive(self._heard.popleft())
         return work
-
-    def _is_new(self, message: EventMessage, data: bytes) -> bool:
-        """Who joins a local stream hears it from where its slowest reader is, a dead one included. So a command may
-        have been said before we were there, to somebody who obeyed it, and whoever joins again hears some again."""
-        if 0 < self._joined_ns - message.timestamp_ns < BYGONE_NS:
-            self.counts["said before our time"] += 1
-            return False
-        if message.correlation_id == 0:
-            return True
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        if digest in self._obeyed:
-            self.counts["heard again"] += 1
-            return False
-        self._obeyed[digest] = None
-        if len(self._obeyed) > REMEMBERED:
-            del self._obeyed[next(iter(self._obeyed))]
-        return True
 
     def _come_back(self) -> int:
         """After the media driver was lost: echoes that wait go out when it is back."""

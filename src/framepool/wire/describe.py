@@ -17,7 +17,11 @@ import msgspec
 from framepool.errors import DecodeError, EncodeError
 from framepool.wire._generated.control_900 import SlotHeader, TensorHeader
 from framepool.wire._generated.driver_901 import ShmDriverShutdownRequest
+from framepool.wire._generated.event_905 import EventMessage, Format
 from framepool.wire.message import Block, Message
+
+SECRET_KEY = "stop"
+"""Of the command whose value, where it has one, is a shutdown token (Driver 4.12)."""
 
 
 def describe(block: Block) -> dict[str, Any]:
@@ -50,6 +54,8 @@ def redacted[Any_: Message](message: Any_) -> Any_:
     """The message with its secrets starred out, each as long as it was; the others as they are."""
     if isinstance(message, ShmDriverShutdownRequest):
         return msgspec.structs.replace(message, token="*" * len(message.token))
+    if isinstance(message, EventMessage) and message.key == SECRET_KEY and message.value:
+        return msgspec.structs.replace(message, format=Format.STRING, value=b"*" * len(message.value))
     return message
 
 

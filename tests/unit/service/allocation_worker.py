@@ -9,6 +9,7 @@ import ctypes
 import gc
 import json
 import sys
+import time
 
 from framepool.agent import Invoker
 from framepool.config import Channels, Config
@@ -40,7 +41,7 @@ def main(directory: str) -> None:
             """One duty cycle with so many new events, and what it asked of the allocator."""
             for _ in range(count):
                 while publication.offer(message) < 0:
-                    pass
+                    time.sleep(0.0005)
             before = allocations()
             for _ in range(2):
                 invoker.invoke()
