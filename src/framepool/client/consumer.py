@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from framepool._native.frames import FrameReader, Taken
 from framepool._native.seqlock import RingReader
@@ -29,6 +29,7 @@ from framepool.client.qos import ConsumerReading
 from framepool.client.rate import RateGate
 from framepool.clock import Clock, MonotonicClock
 from framepool.errors import MediaDriverLost, TransportClosed
+from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
 from framepool.transport.listener import Listener
@@ -43,6 +44,20 @@ GLANCE = 0.002
 """Seconds between looks, in an event loop, at what comes another way."""
 PATIENCE = 0.05
 """Seconds between looks at a stream that says nothing."""
+
+
+class Watcher(Protocol):
+    """Who accounts for every frame of a stream: told of what is not handed over. On the thread of the consumer."""
+
+    def on_mapped(self, epoch: int, ring: RingReader) -> None:
+        """The regions of an epoch are there now."""
+
+    def on_left(self, epoch: int, ring: RingReader) -> None:
+        """They are let go of; the ring can be read for the last time."""
+
+    def on_dropped(self, epoch: int, seq: int, rule: DropReason | None) -> None:
+        """A frame was told of and is not handed over, for the rule that its slot broke or because its epoch was not
+        mapped. Frames that nothing told of show in the sequence; none is skipped for a newer one if `max_gap` is so."""
 
 
 class Consumer:
@@ -61,6 +76,7 @@ class Consumer:
         clock: Clock | None = None,
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
         lookup: Callable[[int, int], Metadata | None] | None = None,
+        watcher: Watcher | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         clock = clock or MonotonicClock()
@@ -82,7 +98,10 @@ class Consumer:
         self._place = place
         self._descriptors = descriptors
         self._listener = Listener(descriptors.subscription)
-        self._frames = FrameReader(descriptors, None, place.stream_id, max_gap=max_outstanding_seq_gap)
+        self._watcher = watcher
+        self._frames = FrameReader(
+            descriptors, None, place.stream_id, max_gap=max_outstanding_seq_gap, ledger=watcher is not None
+        )
         self._counted: Counter[str] = Counter()
         self._resume_at: int | None = None
         self._lookup = lookup
@@ -286,6 +305,9 @@ class Consumer:
                 return []
             raise
         self._count()
+        if self._watcher is not None:
+            for drop in self._frames.drops():
+                self._watcher.on_dropped(*drop)
         frames = [] if ring is None else [frame for item in taken if (frame := self._hand_over(ring, item)) is not None]
         if self._frames.regressed is not None:
             self._place.unmap(f"the sequence went back to {self._frames.regressed}")
@@ -352,6 +374,7 @@ class Consumer:
             stream_id=self.stream_id,
             epoch=self._frames.epoch,
             trace_id=taken.trace_id,
+            publish_timestamp_ns=taken.publish_timestamp_ns,
             lookup=self._lookup,
             late=self._count_late,
         )
@@ -422,6 +445,8 @@ class Consumer:
                 parts = ring_parts(stream)
                 self._ring = RingReader(*parts)
                 self._frames.remap(self._ring, stream.layout.epoch)
+                if self._watcher is not None:
+                    self._watcher.on_mapped(stream.layout.epoch, self._ring)
                 if self.duties is not None:
                     self.duties.follow(PartialSlots(self._ring, *parts), stream.layout.epoch)
         return self._ring
@@ -452,7 +477,10 @@ class Consumer:
             self._descriptors, self._progress = self.switch(*where)
             self._listener = Listener(self._descriptors.subscription)
             epoch, max_gap = self._frames.epoch, self._frames.max_gap
-            self._frames = FrameReader(self._descriptors, self._ring, self.stream_id, epoch, max_gap=max_gap)
+            ledger = self._watcher is not None
+            self._frames = FrameReader(
+                self._descriptors, self._ring, self.stream_id, epoch, max_gap=max_gap, ledger=ledger
+            )
             self._counted.clear()
 
     def _leave(self) -> None:
@@ -461,6 +489,8 @@ class Consumer:
         self.counts["other epoch"] += len(self._ready)
         self._ready.clear()
         ring, self._ring = self._ring, None
+        if ring is not None and self._watcher is not None:
+            self._watcher.on_left(self._frames.epoch, ring)
         self._stream = None
         self._resume_at = None
         self._frames.remap(None)

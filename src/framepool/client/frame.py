@@ -40,6 +40,7 @@ class Frame:
         "_ring",
         "epoch",
         "meta_version",
+        "publish_timestamp_ns",
         "seq",
         "stream_id",
         "timestamp_ns",
@@ -54,6 +55,7 @@ class Frame:
         stream_id: int,
         epoch: int,
         trace_id: int | None = None,
+        publish_timestamp_ns: int | None = None,
         lookup: Callable[[int, int], Metadata | None] | None = None,
         late: Callable[[Frame], None] | None = None,
     ) -> None:
@@ -67,6 +69,7 @@ class Frame:
         self.timestamp_ns = checked.timestamp_ns
         self.meta_version = checked.meta_version
         self.trace_id = trace_id
+        self.publish_timestamp_ns = publish_timestamp_ns
 
     @property
     def shape(self) -> tuple[int, ...]:

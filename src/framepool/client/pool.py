@@ -15,7 +15,7 @@ from typing import Any, Self
 from framepool.agent import Runner, Sleeping
 from framepool.client.attach import AttachSettings
 from framepool.client.blobs import BlobReceiver
-from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer
+from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer, Watcher
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.consumer_streams import ConsumerStreams
 from framepool.client.fallback import Elsewhere, NoPlace, OpenSource, PayloadSource, SourceRequest
@@ -156,6 +156,7 @@ class Pool:
         shared_memory: bool = True,
         payload_fallback_uri: str = "",
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
+        watcher: Watcher | None = None,
         timeout: float = 10.0,
     ) -> Consumer:
         """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds;
@@ -170,6 +171,8 @@ class Pool:
 
         Without `shared_memory` it needs no driver: its payloads come from `payload_fallback_uri`, or from where it is
         told (Wire 10.1.3). With shared memory it turns there if the regions must not be mapped.
+
+        A `watcher` is told of every frame that is not handed over.
         """
         end = time.monotonic() + timeout
         if isinstance(stream, str):
@@ -200,7 +203,7 @@ class Pool:
         if fallback is not None and not fallback.supported:
             raise ConfigurationError(f"payload_fallback_uri {payload_fallback_uri!r}: {fallback.unsupported}")
         place = self._seat(plane, stream_id, Role.CONSUMER) if shared_memory else NoPlace(stream_id)
-        return self._consumer(plane, place, timeout, max_outstanding_seq_gap, wishes, fallback)
+        return self._consumer(plane, place, timeout, max_outstanding_seq_gap, wishes, fallback, watcher)
 
     def announced(
         self, stream_id: int, *, max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP, timeout: float = 10.0
@@ -346,6 +349,7 @@ class Pool:
         max_outstanding_seq_gap: int,
         wishes: ConsumerWishes,
         fallback: Fallback | None = None,
+        watcher: Watcher | None = None,
     ) -> Consumer:
         """A consumer with a native queue of its own for the descriptors of its stream."""
         self._hear_metadata()
@@ -366,6 +370,7 @@ class Pool:
             clock=self._clock,
             max_outstanding_seq_gap=max_outstanding_seq_gap,
             lookup=self.metadata.get,
+            watcher=watcher,
             on_close=close,
         )
         consumer.switch = streams.switch
