@@ -50,7 +50,7 @@ def link(first_stream_id: int = 3000, *, metadata: bool = True, **more: Any) -> 
         "control_stream_id": first_stream_id + 1,
     }
     if metadata:
-        table["metadata_channel"] = f"aeron:udp?endpoint=127.0.0.1:{told}|term-length=64k"
+        table["metadata_channel"] = f"aeron:udp?endpoint=127.0.0.1:{told}|term-length=1m"
         table["metadata_stream_id"] = first_stream_id + 2
     return {**table, **more}
 
@@ -67,7 +67,7 @@ class Host:
         self.directory = base_dir / name
         self.directory.mkdir()
         self.table: dict[str, Any] = {
-            "aeron": {"directory": str(self.directory / "aeron"), "driver_timeout": 5.0, "keepalive_interval": 0.1},
+            "aeron": {"directory": str(self.directory / "aeron")},
             "driver": {"shm_base_dir": str(self.directory), "announce_period_ms": 100},
             "discovery": {"host": name},
             "profiles": {"default": {"nslots": 16, "pools": POOLS}},

@@ -15,6 +15,7 @@ from framepool.bridge.chunks import ChunkSizing
 from framepool.bridge.forward import REPORTS, TOLD, Report, Told
 from framepool.bridge.receiver import Assembler, ChunkReceiver
 from framepool.config import BridgeConfig, Config, LinkConfig
+from framepool.errors import MediaDriverLost
 from framepool.transport import channel
 from framepool.transport.aeron import Client, ExclusivePublication, Subscription
 from framepool.transport.outbox import Outbox
@@ -90,6 +91,14 @@ class OutgoingLink:
             where = channel.control(link.metadata_channel)
             self.metadata = Voice(client, where, stream_id, "metadata", self.counts)
 
+    @property
+    def connected(self) -> bool:
+        """Whether anybody receives chunks."""
+        try:
+            return self.payload.is_connected
+        except MediaDriverLost:
+            return False
+
     def turn(self) -> int:
         return sum(voice.turn() for voice in self._voices())
 
@@ -99,7 +108,7 @@ class OutgoingLink:
             voice.close()
 
     def statistics(self) -> dict[str, object]:
-        return {"connected": self.payload.is_connected, **self.counts}
+        return {"connected": self.connected, **self.counts}
 
     def _voices(self) -> list[Voice]:
         return [self.control] if self.metadata is None else [self.control, self.metadata]
@@ -144,6 +153,14 @@ class IncomingLink:
             heard.on(TraceLinkSet, self._to(lambda mapping, message: mapping.on_links(message)))
             self._ears.append((client.add_subscription(link.metadata_channel, stream_id), heard))
 
+    @property
+    def senders(self) -> int:
+        """How many publications of chunks are heard."""
+        try:
+            return self._payload.image_count
+        except MediaDriverLost:
+            return 0
+
     def add(self, source_stream_id: int, mapping: Arrivals) -> None:
         """What is about this stream goes to the mapping from here on."""
         self._chunks.add(mapping.assembler)
@@ -175,7 +192,7 @@ class IncomingLink:
         for _, dispatch in self._ears:
             kinds.update(dispatch.statistics())
         told = {**self._chunks.statistics(), **kinds, **self.counts}
-        return {"images": self._payload.image_count, **{name: count for name, count in told.items() if count}}
+        return {"senders": self.senders, **{name: count for name, count in told.items() if count}}
 
     def _to[M: Message](self, hand_over: Callable[[Arrivals, M], None]) -> Callable[[M], None]:
         def handle(message: M) -> None:

@@ -109,7 +109,7 @@ class SenderMapping:
         """Where the stream stands: whether its source is there, and whether anybody receives it."""
         if self._consumer.epoch is None:
             return "waiting for the source"
-        return "running" if self._link.payload.is_connected else "waiting for a receiver"
+        return "running" if self._link.connected else "waiting for a receiver"
 
     def turn(self) -> int:
         work = sum(ear.turn() for ear in self._ears.values())
