@@ -18,6 +18,7 @@ from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import ControlResponse
 from framepool.wire._generated.discovery_910 import DiscoveryStatus, Result
 from framepool.wire._generated.driver_901 import ResponseCode, Role, ShmAttachResponse
+from framepool.wire.dispatch import decode
 from framepool.wire.message import MESSAGE_HEADER, MessageHeader
 from tests.support.directories import private_directory
 from tests.support.discovery_rig import Asker, announce, free_port
@@ -94,7 +95,7 @@ def test_driver_answers_for_its_own_streams_and_names_itself(
         asker.until(lambda: requests.offer(request.encode()) >= 0)
         heard: list[bytes] = []
         asker.until(lambda: heard.extend(answers.poll()) or len(heard) >= 2)
-        responses = [ShmAttachResponse.decode(each) for each in heard if each[2:6] == b"\x02\x00\x85\x03"]
+        responses = [each for each in map(decode, heard) if isinstance(each, ShmAttachResponse)]
         assert [each.code for each in responses] == [ResponseCode.OK]
 
 

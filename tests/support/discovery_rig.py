@@ -17,7 +17,7 @@ from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, ManualClock
 from framepool.config import Config, DiscoveryConfig, RegistryConfig, SourceConfig
 from framepool.discovery.entry import Origin
 from framepool.discovery.registry import Registry
-from framepool.transport.aeron import Client, Publication, Subscription
+from framepool.transport.aeron import AnyPublication, Client, Subscription
 from framepool.transport.settings import AeronSettings
 from framepool.wire._generated.control_900 import (
     Attribute,
@@ -113,7 +113,7 @@ def tags_of(*tags: str) -> tuple[Tag, ...]:
     return tuple(Tag(tag=tag) for tag in tags)
 
 
-def send(publication: Publication, message: Message | bytes) -> None:
+def send(publication: AnyPublication, message: Message | bytes) -> None:
     """Until Aeron takes it."""
     data = message if isinstance(message, bytes) else message.encode()
     deadline = time.monotonic() + PATIENCE
@@ -206,8 +206,8 @@ class SpokenDriver:
 
     def __init__(self, client: Client, config: SourceConfig) -> None:
         self.config = config
-        self._announces = client.add_publication(config.channel, config.announce_stream_id)
-        self._metadata = client.add_publication(config.channel, config.metadata_stream_id)
+        self._announces = client.add_exclusive_publication(config.channel, config.announce_stream_id)
+        self._metadata = client.add_exclusive_publication(config.channel, config.metadata_stream_id)
 
     def say(self, *messages: Message | bytes) -> None:
         for message in messages:
@@ -285,6 +285,11 @@ class DiscoveryRig:
 
     def _on_error(self, role: str, error: BaseException) -> None:
         self.errors.append(error)
+
+    def reconnect(self) -> None:
+        """After the media driver was gone: whatever belongs to the test comes back too."""
+        for client in (self._speaker, *(asker.client for asker in self._askers)):
+            client.reconnect(PATIENCE)
 
     def close(self) -> None:
         for asker in self._askers:

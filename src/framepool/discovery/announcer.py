@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock
 from framepool.config import Config
 from framepool.errors import MediaDriverLost
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Outcome, Publication
+from framepool.transport.aeron import Client, ExclusivePublication, Outcome
 from framepool.wire._generated.control_900 import DataSourceAnnounce, DataSourceMeta, ShmPoolAnnounce
 
 SLOWEST: Final = 1_000
@@ -50,7 +51,7 @@ class Pace:
 class Lane:
     """One publication and the newest messages that wait for it, in the order in which their streams came."""
 
-    def __init__(self, publication: Publication, pace: Pace, counts: Counter[str]) -> None:
+    def __init__(self, publication: ExclusivePublication, pace: Pace, counts: Counter[str]) -> None:
         self._publication = publication
         self._pace = pace
         self._counts = counts
@@ -67,7 +68,7 @@ class Lane:
         if not self._waiting:
             return 0
         sent = 0
-        for key in list(self._waiting)[: self._pace.step(len(self._waiting), now_ns)]:
+        for key in list(islice(self._waiting, self._pace.step(len(self._waiting), now_ns))):
             outcome = self._publication.offer(self._waiting[key])
             if outcome in {Outcome.BACK_PRESSURED, Outcome.ADMIN_ACTION}:
                 self._counts["registry back pressure"] += 1
@@ -123,5 +124,5 @@ class Announcer:
     def _lane(self, name: str, stream_id: int) -> Lane:
         where = channel.control_publication(name, self._config.aeron)
         period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
-        publication = self._client.add_publication(where, stream_id)
+        publication = self._client.add_exclusive_publication(where, stream_id)  # a session of its own, if it names one
         return Lane(publication, Pace(period_ns, self._clock.monotonic_ns()), self.counts)
