@@ -14,19 +14,22 @@ from framepool.shm.drop import DropReason
 from framepool.shm.pool import Pool
 from framepool.shm.tensor import TensorLayout
 
+STREAM, EPOCH = 10_000, 2**40 + 1
+
 
 @dataclass
-class Told:
-    """A frame as `FrameReader.take` hands it over."""
+class Framed:
+    """A frame as a consumer hands it over."""
 
-    checked: CheckedSlot
+    slot: tuple[RingReader, CheckedSlot]
+    stream_id: int = STREAM
+    epoch: int = EPOCH
     publish_timestamp_ns: int | None = None
-    meta_version: int | None = None
     trace_id: int | None = None
 
     @property
     def seq(self) -> int:
-        return self.checked.seq
+        return self.slot[1].seq
 
 
 class Ring:
@@ -43,17 +46,17 @@ class Ring:
 
     def publish(
         self, seq: int, array: npt.NDArray[Any], *, timestamp_ns: int = 0, meta_version: int = 0, **told: Any
-    ) -> Told:
+    ) -> Framed:
         """Commits a frame and takes it, as its descriptor would let a reader do."""
         data = np.ascontiguousarray(array)
         layout = Layout(TensorLayout.of(data).header)
         self.writer.publish(seq, data, layout, timestamp_ns, meta_version)
         return self.take(seq, **told)
 
-    def take(self, seq: int, **told: Any) -> Told:
+    def take(self, seq: int, **told: Any) -> Framed:
         checked = self.reader.check(seq)
         assert not isinstance(checked, DropReason), checked
-        return Told(checked, **told)
+        return Framed((self.reader, checked), **told)
 
 
 def picture(seed: int, nbytes: int = 600) -> npt.NDArray[np.uint8]:

@@ -8,15 +8,17 @@ TORN: Final[int]
 NO_ROOM: Final[int]
 SEGMENT_FULL: Final[int]
 
-class Told(Protocol):
-    """A frame whose slot was checked, with what its descriptor said: `_native.frames.Taken`."""
+class Framed(Protocol):
+    """A frame as far as it is recorded: `framepool.client.frame.Frame`."""
 
     @property
-    def checked(self) -> CheckedSlot: ...
+    def slot(self) -> tuple[RingReader, CheckedSlot]: ...
+    @property
+    def stream_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
     @property
     def publish_timestamp_ns(self) -> int | None: ...
-    @property
-    def meta_version(self) -> int | None: ...
     @property
     def trace_id(self) -> int | None: ...
 
@@ -37,17 +39,14 @@ class Staging:
     def view(self, start: int, end: int) -> memoryview: ...
     def release(self, position: int) -> None: ...
     def append(self, record: Buffer) -> bool: ...
-    def stage[T: Told](
+    def stage[F: Framed](
         self,
-        ring: RingReader,
-        taken: list[T],
+        frames: list[F],
         first: int,
-        stream_id: int,
-        epoch: int,
         origin: int,
         limit: int,
         segment_id: int,
-        index: int,
+        number: int,
         recorded_ns: int,
         monotonic_ns: int,
     ) -> tuple[int, int]: ...

@@ -41,7 +41,6 @@ cdef extern from "layout.h":
         FP_SLOT_HEADER_TIMESTAMP_NS_OFFSET
         FP_SLOT_HEADER_META_VERSION_OFFSET
     const uint64_t NO_TIMESTAMP "FP_FRAME_DESCRIPTOR_TIMESTAMP_NS_NULL"
-    const uint32_t NO_META_VERSION "FP_FRAME_DESCRIPTOR_META_VERSION_NULL"
     const uint64_t NO_TRACE_ID "FP_FRAME_DESCRIPTOR_TRACE_ID_NULL"
 
 cdef extern from *:
@@ -55,10 +54,9 @@ cdef extern from *:
         uint32_t stored_crc, index;
         uint64_t recorded_ns, monotonic_ns;
         uint32_t stream_id, codec;
-        uint64_t epoch, seq, publish_timestamp_ns, trace_id;
-        uint32_t told_meta_version, raw_crc;
-        uint64_t raw_bytes;
-        unsigned char reserved[136];
+        uint64_t epoch, seq, publish_timestamp_ns, trace_id, raw_bytes;
+        uint32_t raw_crc;
+        unsigned char reserved[140];
         unsigned char slot[FP_HEADER_SLOT_BYTES];
     } fp_frame_header_t;
     _Static_assert(sizeof(fp_frame_header_t) == 512, "a frame's header has 512 bytes");
@@ -82,9 +80,8 @@ cdef extern from *:
         uint64_t seq
         uint64_t publish_timestamp_ns
         uint64_t trace_id
-        uint32_t told_meta_version
-        uint32_t raw_crc
         uint64_t raw_bytes
+        uint32_t raw_crc
         unsigned char *slot
 
 cdef enum:
@@ -202,33 +199,33 @@ cdef class Staging:
         return fits
 
     def stage(
-        self, RingReader ring not None, list taken, Py_ssize_t first, uint32_t stream_id, uint64_t epoch,
-        uint64_t origin, uint64_t limit, uint64_t segment_id, uint32_t index, uint64_t recorded_ns,
-        uint64_t monotonic_ns
+        self, list frames, Py_ssize_t first, uint64_t origin, uint64_t limit, uint64_t segment_id, uint32_t number,
+        uint64_t recorded_ns, uint64_t monotonic_ns
     ):
-        """Adds the frames `taken[first:]` of an epoch, numbered from `index` on, to the segment that began at position
-        `origin` and is to have `limit` bytes: how many were added, and why not more.
+        """Adds `frames[first:]`, numbered from `number` on, to the segment that began at position `origin` and is to
+        have `limit` bytes: how many were added, and why not more.
 
         A segment without a frame takes one that is too long for it. A frame that was TORN is the one behind those that
-        were added. Raises ValueError when the ring was closed.
+        were added; so is one whose epoch is over.
         """
         cdef Py_ssize_t at
         cdef int code = C_DONE
-        cdef CheckedSlot checked
-        for at in range(first, len(taken)):
-            item = taken[at]
-            checked = item.checked
-            code = self.add(ring, checked, item, stream_id, epoch, origin, limit, segment_id, index, recorded_ns,
-                            monotonic_ns)
+        for at in range(first, len(frames)):
+            code = self.add(frames[at], origin, limit, segment_id, number, recorded_ns, monotonic_ns)
             if code:
                 return at - first, code
-            index += 1
-        return len(taken) - first, code
+            number += 1
+        return len(frames) - first, code
 
     cdef int add(
-        self, RingReader ring, CheckedSlot checked, item, uint32_t stream_id, uint64_t epoch, uint64_t origin,
-        uint64_t limit, uint64_t segment_id, uint32_t index, uint64_t recorded_ns, uint64_t monotonic_ns
+        self, frame, uint64_t origin, uint64_t limit, uint64_t segment_id, uint32_t number, uint64_t recorded_ns,
+        uint64_t monotonic_ns
     ) except -1:
+        cdef RingReader ring
+        cdef CheckedSlot checked
+        ring, checked = frame.slot
+        if ring.closed:
+            return C_TORN
         cdef const unsigned char *source = ring.payload_of(checked)
         cdef size_t length = checked.slot.values_len_bytes
         cdef uint64_t record = padded(HEADER_BYTES + length)
@@ -238,7 +235,7 @@ cdef class Staging:
         cdef bint whole
         if checked.slot.pool >= 0 and length > ring.pools[checked.slot.pool].stride_bytes:
             raise ValueError("this slot was checked by another reader")
-        if index > 0 and self.head + record - origin > limit:
+        if number > 0 and self.head + record - origin > limit:
             return C_SEGMENT_FULL
         if record > self.capacity - (self.head - self.tail):
             return C_NO_ROOM
@@ -266,18 +263,16 @@ cdef class Staging:
         header.record_bytes = record
         header.stored_bytes = header.raw_bytes = length
         header.stored_crc = header.raw_crc = crc
-        header.index = index
+        header.index = number
         header.recorded_ns = recorded_ns
         header.monotonic_ns = monotonic_ns
-        header.stream_id = stream_id
-        header.epoch = epoch
+        header.stream_id = frame.stream_id
+        header.epoch = frame.epoch
         header.seq = checked.slot.seq
-        told = item.publish_timestamp_ns
+        told = frame.publish_timestamp_ns
         header.publish_timestamp_ns = NO_TIMESTAMP if told is None else told
-        told = item.trace_id
+        told = frame.trace_id
         header.trace_id = NO_TRACE_ID if told is None else told
-        told = item.meta_version
-        header.told_meta_version = NO_META_VERSION if told is None else told
         write_slot(header.slot, checked)
         self.finish(header, origin)
         return C_DONE

@@ -39,7 +39,6 @@ SLOT_OFFSET: Final = 256
 """Of the slot header within a frame's header."""
 
 NO_TIMESTAMP: Final = 2**64 - 1
-NO_META_VERSION: Final = 2**32 - 1
 NO_TRACE_ID: Final = 0
 
 
@@ -79,20 +78,20 @@ FRAME_HEADER: Final = np.dtype(
         "names": [
             *("magic", "header_crc", "version", "kind", "header_bytes", "segment_id", "record_bytes", "stored_bytes"),
             *("stored_crc", "number", "recorded_ns", "monotonic_ns"),
-            *("stream_id", "codec", "epoch", "seq", "publish_timestamp_ns", "trace_id", "told_meta_version"),
-            *("raw_crc", "raw_bytes", "pool_id", "timestamp_ns", "meta_version", "tensor"),
+            *("stream_id", "codec", "epoch", "seq", "publish_timestamp_ns", "trace_id", "raw_bytes", "raw_crc"),
+            *("pool_id", "timestamp_ns", "meta_version", "tensor"),
         ],
         "formats": [
             *("<u4", "<u4", "<u2", "<u2", "<u4", "<u8", "<u8", "<u8"),
             *("<u4", "<u4", "<u8", "<u8"),
-            *("<u4", "<u4", "<u8", "<u8", "<u8", "<u8", "<u4"),
-            *("<u4", "<u8", "<u2", "<u8", "<u4", "V192"),
+            *("<u4", "<u4", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4"),
+            *("<u2", "<u8", "<u4", "V192"),
         ],
         "offsets": [
             *(0, 4, 8, 10, 12, 16, 24, 32),
             *(40, 44, 48, 56),
-            *(64, 68, 72, 80, 88, 96, 104),
-            *(108, 112, SLOT_OFFSET + 16, SLOT_OFFSET + 22, SLOT_OFFSET + 30, SLOT_OFFSET + TENSOR_HEADER_OFFSET),
+            *(64, 68, 72, 80, 88, 96, 104, 112),
+            *(SLOT_OFFSET + 16, SLOT_OFFSET + 22, SLOT_OFFSET + 30, SLOT_OFFSET + TENSOR_HEADER_OFFSET),
         ],
         "itemsize": FRAME_HEADER_BYTES,
     }

@@ -121,7 +121,6 @@ class SegmentFile:
             seq=seq,
             publish_timestamp_ns=form.NO_TIMESTAMP,
             trace_id=trace_id,
-            told_meta_version=form.NO_META_VERSION,
         )
         self._offsets.append(self._at)
         self._headers.append(header)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from framepool._native.recording import DONE, NO_ROOM, SEGMENT_FULL, Staging, Told
-from framepool._native.seqlock import RingReader
+from framepool._native.recording import DONE, NO_ROOM, SEGMENT_FULL, Framed, Staging
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.config import RecorderConfig
 from framepool.recorder import format as form
@@ -123,23 +122,18 @@ class SegmentLog:
             return False
         return self._clock.monotonic_ns() - segment.began_ns >= self._config.segment_seconds * NANOS_PER_SECOND
 
-    def add_frames[T: Told](
-        self, ring: RingReader, taken: list[T], first: int, stream_id: int, epoch: int
-    ) -> tuple[int, int]:
-        """Adds `taken[first:]`: how many were added, and why not more, as `Staging.stage` says."""
+    def add_frames[F: Framed](self, frames: list[F], first: int = 0) -> tuple[int, int]:
+        """Adds `frames[first:]`: how many were added, and why not more, as `Staging.stage` says."""
         segment = self._current()
         if segment is None:
             return 0, NO_ROOM
         most = self._config.segment_frames - segment.frames
         if most <= 0:
             return 0, SEGMENT_FULL
-        some = taken if len(taken) - first <= most else taken[: first + most]
+        some = frames if len(frames) - first <= most else frames[: first + most]
         count, code = self.staging.stage(
-            ring,
             some,
             first,
-            stream_id,
-            epoch,
             segment.origin,
             self._config.segment_bytes,
             segment.contents.segment_id,
@@ -149,7 +143,7 @@ class SegmentLog:
         segment.frames += count
         self.next_ordinal += count
         self.counts["frames"] += count
-        if code == DONE and some is not taken:
+        if code == DONE and some is not frames:
             code = SEGMENT_FULL
         return count, code
 
