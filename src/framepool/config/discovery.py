@@ -15,6 +15,7 @@ from framepool.transport.settings import MIB, check_term_length
 ClientId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$")]
 """Of hosts and driver instances: they stand in tags and messages, so printable US-ASCII without spaces."""
+NameOrNone = Annotated[str, msgspec.Meta(max_length=256, pattern=r"^[\x21-\x7e]*$")]
 
 PRIVATE_NETWORKS = (
     "127.0.0.0/8",
@@ -115,9 +116,9 @@ class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     payload_fallback_uri: str = ""
     """Where the payloads of a stream of another host come from that no bridge makes a stream of this one: an Aeron
     channel or `bridge://ID`. Empty: `Pool.consumer` refuses such a stream."""
-    driver_instance_id: str = ""
+    driver_instance_id: NameOrNone = ""
     """The name of this driver, unique among all drivers; by default the host name and the namespace."""
-    host: str = ""
+    host: NameOrNone = ""
     """The name of this host; by default its boot id. Only streams of this host can be attached to."""
     announce_channels: tuple[str, ...] = ()
     """Channels on which a driver repeats its announces and the metadata of its streams, for registries."""
@@ -138,10 +139,6 @@ class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
             check_channels(announce_channels=each)
         if len(set(self.announce_channels)) != len(self.announce_channels):
             raise ValueError("announce_channels names a channel twice")
-        for name in ("driver_instance_id", "host"):
-            value = getattr(self, name)
-            if value:
-                msgspec.convert(value, Name)
 
 
 class SourceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,19 +177,27 @@ class RegistryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The drivers, each on a channel or stream of its own."""
 
     def __post_init__(self) -> None:
-        heard: dict[tuple[str, int, int], str] = {}
+        heard: dict[tuple[object, ...], str] = {}
         named: set[str] = set()
         for source in self.sources:
             if source.driver_instance_id in named:
                 raise ValueError(f"driver {source.driver_instance_id!r} is configured twice")
             named.add(source.driver_instance_id)
-            where = (source.channel, source.announce_stream_id, source.metadata_stream_id)
-            if where in heard:
-                raise ValueError(
-                    f"drivers {heard[where]!r} and {source.driver_instance_id!r} have one channel and stream, and "
-                    "messages do not say whose they are: give each a port, a stream id or a session-id of its own"
-                )
-            heard[where] = source.driver_instance_id
+            for stream in (("announce", source.announce_stream_id), ("metadata", source.metadata_stream_id)):
+                where = (*_identity(source.channel), *stream)
+                other = heard.setdefault(where, source.driver_instance_id)
+                if other != source.driver_instance_id:
+                    raise ValueError(
+                        f"drivers {other!r} and {source.driver_instance_id!r} have one channel and stream for "
+                        f"{stream[0]}, and messages do not say whose they are: give each a port, stream ids or a "
+                        "session-id of its own"
+                    )
+
+
+def _identity(name: str) -> tuple[str | None, ...]:
+    """What makes one channel another, for whoever listens."""
+    media, parameters = channel.parse(name)
+    return media, *(parameters.get(key) for key in ("endpoint", "control", "session-id"))
 
 
 def check_channels(**channels: str) -> None:
