@@ -157,6 +157,7 @@ class Pool:
         payload_fallback_uri: str = "",
         max_outstanding_seq_gap: int = MAX_OUTSTANDING_SEQ_GAP,
         watcher: Watcher | None = None,
+        consumer_id: int | None = None,
         timeout: float = 10.0,
     ) -> Consumer:
         """Attaches as a consumer of a stream. Raises `AttachRefused` if there is no lease within `timeout` seconds;
@@ -172,7 +173,8 @@ class Pool:
         Without `shared_memory` it needs no driver: its payloads come from `payload_fallback_uri`, or from where it is
         told (Wire 10.1.3). With shared memory it turns there if the regions must not be mapped.
 
-        A `watcher` is told of every frame that is not handed over.
+        A `watcher` is told of every frame that is not handed over. It goes by a `consumer_id` that a supervisor gave
+        out, or by one at random, until somebody else goes by it too (Wire 10.1.2).
         """
         end = time.monotonic() + timeout
         if isinstance(stream, str):
@@ -198,6 +200,7 @@ class Pool:
             supports_progress=progress,
             descriptor=Endpoint.within(ids.consumer_descriptor) if own_stream else SHARED,
             control=Endpoint.within(ids.consumer_control) if own_stream and progress else SHARED,
+            consumer_id=consumer_id,
         )
         fallback = Fallback.of(payload_fallback_uri) if payload_fallback_uri else None
         if fallback is not None and not fallback.supported:
