@@ -35,7 +35,10 @@ class ConsumerDuties:
         self._plane = plane
         self._rejected = rejected
         self._unlisten: list[Callable[[], None]] = []
-        self.introduction = Introduction(stream_id, send=plane.send, clock=plane.clock, wishes=wishes)
+        consumer_id = None if wishes is None else wishes.consumer_id
+        self.introduction = Introduction(
+            stream_id, send=plane.send, clock=plane.clock, wishes=wishes, consumer_id=consumer_id
+        )
         self.assigned = 0
         """How often the assignment changed: the reading thread compares and follows."""
         self.partials = PartialFrames(stream_id, forwarded=forwarded) if self.wishes.supports_progress else None

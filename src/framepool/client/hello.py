@@ -78,6 +78,8 @@ class ConsumerWishes(msgspec.Struct, frozen=True, kw_only=True):
     """How often it says so."""
     forced_rate_hz: int = 30
     """The rate when it is told to be RATE_LIMITED and has named none itself."""
+    consumer_id: int | None = None
+    """An id that was assigned to it, as by a supervisor; None chooses one at random."""
 
 
 class Fallback(msgspec.Struct, frozen=True):
