@@ -84,3 +84,6 @@ def test_a_window_sees_what_came_since_the_last_look_only() -> None:
     histogram.record_many([100] * 90 + [200] * 10)
     assert window.look(50, 90, 91, 100) == [100, 100, 200, 200]
     assert window.look(50) == [None]
+    histogram.reset()
+    histogram.record(70)
+    assert window.look(50) == [70]

@@ -129,8 +129,10 @@ class LatencyWindow:
         now = self._histogram._counts.copy()
         news = now - self._before
         self._before = now
+        if news.min() < 0:  # it was reset meanwhile
+            news = now
         total = int(news.sum())
-        if total <= 0:  # or the histogram was reset meanwhile
+        if total == 0:
             return [None] * len(percents)
         reached = np.cumsum(news)
         ranks = [max(1, math.ceil(percent / 100 * total)) for percent in percents]
