@@ -159,9 +159,21 @@ class StreamAccount:
         if known is not None and ring.newest is not None:
             known.newest = max(known.newest, ring.newest)
 
-    def recorded(self, epoch: int, seq: int) -> list[Loss] | None:
-        """This frame is to be recorded; None if it is accounted for already."""
-        return self._advance(epoch, seq)
+    def expect(self, epoch: int, seq: int, reason: Reason = Reason.GAP) -> list[Loss] | None:
+        """This frame is at hand: what is lost before it, for this reason; None if it is accounted for already."""
+        known = self._epochs.get(epoch) or self._add(epoch, seq)
+        if seq < known.first and known.next == known.first:  # the first that was heard was published before we looked
+            known.first = known.next = seq
+        if seq < known.next:
+            self.repeated += 1
+            return None
+        return self._skip(epoch, known, seq, reason)
+
+    def kept(self, epoch: int, seq: int) -> None:
+        """This frame is recorded, and the expected ones before it."""
+        known = self._epochs[epoch]
+        known.next = seq + 1
+        known.newest = max(known.newest, seq)
 
     def dropped(self, epoch: int, seq: int, reason: Reason, detail: str = "") -> list[Loss]:
         """This frame was told of, and cannot be recorded."""
@@ -169,8 +181,11 @@ class StreamAccount:
             if self._epochs and epoch < max(self._epochs):
                 return []  # of before our time
             self._add(epoch, seq)
-        before = self._advance(epoch, seq)
-        return [] if before is None else [*before, self._loss(epoch, seq, seq, reason, detail)]
+        before = self.expect(epoch, seq)
+        if before is None:
+            return []
+        self.kept(epoch, seq)
+        return [*before, self._loss(epoch, seq, seq, reason, detail)]
 
     def finished(self) -> list[Loss]:
         """Nothing more is recorded: what is known to be published until now, and did not come."""
@@ -195,18 +210,6 @@ class StreamAccount:
         for earlier, known in self._epochs.items():
             if earlier < epoch:
                 losses += self._skip(earlier, known, known.newest + 1, Reason.EPOCH_ENDED)
-        return losses
-
-    def _advance(self, epoch: int, seq: int) -> list[Loss] | None:
-        known = self._epochs.get(epoch) or self._add(epoch, seq)
-        if seq < known.first and known.next == known.first:  # the first that was heard was published before we looked
-            known.first = known.next = seq
-        if seq < known.next:
-            self.repeated += 1
-            return None
-        losses = self._skip(epoch, known, seq, Reason.GAP)
-        known.next = seq + 1
-        known.newest = max(known.newest, seq)
         return losses
 
     def _skip(self, epoch: int, known: _Epoch, until: int, reason: Reason) -> list[Loss]:

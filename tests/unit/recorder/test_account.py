@@ -26,26 +26,33 @@ def begun(epoch: int = 1) -> StreamAccount:
     return account
 
 
+def recorded(account: StreamAccount, epoch: int, seq: int) -> list[Loss] | None:
+    losses = account.expect(epoch, seq)
+    if losses is not None:
+        account.kept(epoch, seq)
+    return losses
+
+
 def test_frames_in_sequence_lose_nothing() -> None:
     account = begun()
-    assert [account.recorded(1, seq) for seq in range(3)] == [[], [], []]
+    assert [recorded(account, 1, seq) for seq in range(3)] == [[], [], []]
     assert account.finished() == []
 
 
 def test_jump_is_a_gap() -> None:
     account = begun()
-    assert brief(account.recorded(1, 2)) == [(1, 0, 1, "gap")]
-    assert brief(account.recorded(1, 4)) == [(1, 3, 3, "gap")]
+    assert brief(recorded(account, 1, 2)) == [(1, 0, 1, "gap")]
+    assert brief(recorded(account, 1, 4)) == [(1, 3, 3, "gap")]
 
 
 def test_frames_before_the_recorder_came_are_not_its_losses() -> None:
     account = StreamAccount(STREAM)
     assert account.mapped(1, Survey(90, 97, False)) == []
-    assert brief(account.recorded(1, 99)) == [(1, 98, 98, "gap")], "what was published after it came is"
+    assert brief(recorded(account, 1, 99)) == [(1, 98, 98, "gap")], "what was published after it came is"
     account = StreamAccount(STREAM)
     account.mapped(1, Survey(90, 97, False))
-    assert account.recorded(1, 95) == [], "one that was told of just then is a gift"
-    assert brief(account.recorded(1, 97)) == [(1, 96, 96, "not mapped")]
+    assert recorded(account, 1, 95) == [], "one that was told of just then is a gift"
+    assert brief(recorded(account, 1, 97)) == [(1, 96, 96, "not mapped")]
 
 
 def test_dropped_frame_is_lost_for_its_reason() -> None:
@@ -57,26 +64,26 @@ def test_dropped_frame_is_lost_for_its_reason() -> None:
 
 def test_frame_that_comes_again_is_neither_recorded_nor_lost_twice() -> None:
     account = begun()
-    account.recorded(1, 0)
-    assert account.recorded(1, 0) is None
+    recorded(account, 1, 0)
+    assert recorded(account, 1, 0) is None
     assert account.dropped(1, 0, Reason.LAPPED) == []
     assert account.repeated == 2
 
 
 def test_epoch_that_began_while_we_watched_begins_with_its_first_frame() -> None:
     account = begun()
-    account.recorded(1, 0)
+    recorded(account, 1, 0)
     assert account.mapped(2, Survey(0, 3, True)) == []
-    assert brief(account.recorded(2, 5)) == [(2, 0, 3, "not mapped"), (2, 4, 4, "gap")]
+    assert brief(recorded(account, 2, 5)) == [(2, 0, 3, "not mapped"), (2, 4, 4, "gap")]
     account.mapped(3, Survey(1000, 1003, True))
-    assert brief(account.recorded(3, 1004)) == [(3, 1000, 1003, "not mapped")], "a producer need not begin at 0"
+    assert brief(recorded(account, 3, 1004)) == [(3, 1000, 1003, "not mapped")], "a producer need not begin at 0"
     account.mapped(4, Survey(96, 103, False))
-    assert brief(account.recorded(4, 104)) == [(4, 0, 103, "not mapped")], "the ring went round: 0 it is (Wire 15.2)"
+    assert brief(recorded(account, 4, 104)) == [(4, 0, 103, "not mapped")], "the ring went round: 0 it is (Wire 15.2)"
 
 
 def test_tail_of_an_epoch_is_lost_with_it() -> None:
     account = begun()
-    account.recorded(1, 0)
+    recorded(account, 1, 0)
     account.left(1, Survey(0, 4, True))
     assert brief(account.mapped(2, EMPTY)) == [(1, 1, 4, "epoch ended")]
     assert brief(account.dropped(1, 5, Reason.NOT_MAPPED)) == [(1, 5, 5, "not mapped")], "told of later still"
@@ -84,10 +91,10 @@ def test_tail_of_an_epoch_is_lost_with_it() -> None:
 
 def test_frames_told_of_before_the_regions_were_there_are_lost_once() -> None:
     account = begun()
-    account.recorded(1, 0)
+    recorded(account, 1, 0)
     assert brief(account.dropped(2, 3, Reason.NOT_MAPPED)) == [(2, 3, 3, "not mapped")]
     assert brief(account.mapped(2, Survey(0, 5, True))) == [(2, 0, 2, "not mapped")]
-    assert brief(account.recorded(2, 6)) == [(2, 4, 5, "not mapped")]
+    assert brief(recorded(account, 2, 6)) == [(2, 4, 5, "not mapped")]
 
 
 def test_epochs_of_before_our_time_are_nothing_to_us() -> None:
@@ -97,29 +104,29 @@ def test_epochs_of_before_our_time_are_nothing_to_us() -> None:
 
 def test_next_recorder_goes_on_where_the_last_one_stopped() -> None:
     account = begun()
-    account.recorded(1, 0)
+    recorded(account, 1, 0)
     again = StreamAccount(STREAM, account.state)
     assert again.mapped(1, Survey(2, 9, False)) == []
-    assert brief(again.recorded(1, 12)) == [(1, 1, 9, "not recording"), (1, 10, 11, "gap")]
+    assert brief(recorded(again, 1, 12)) == [(1, 1, 9, "not recording"), (1, 10, 11, "gap")]
 
 
 def test_frames_that_are_still_there_after_a_restart_are_recorded() -> None:
     again = StreamAccount(STREAM, AccountState({1: 3}))
     again.mapped(1, Survey(0, 7, False))
-    assert brief(again.recorded(1, 6)) == [(1, 3, 5, "not recording")]
-    assert again.recorded(1, 7) == []
+    assert brief(recorded(again, 1, 6)) == [(1, 3, 5, "not recording")]
+    assert recorded(again, 1, 7) == []
 
 
 def test_of_an_epoch_that_ended_without_a_recorder_nobody_knows_the_end() -> None:
     again = StreamAccount(STREAM, AccountState({1: 3, 2: 8}))
     assert brief(again.mapped(4, Survey(0, 1, True))) == [(2, 8, None, "not recording")]
-    assert brief(again.recorded(4, 2)) == [(4, 0, 1, "not recording")]
+    assert brief(recorded(again, 4, 2)) == [(4, 0, 1, "not recording")]
     assert again.mapped(5, EMPTY) == []
 
 
 def test_stop_accounts_for_what_was_published_until_then() -> None:
     account = begun()
-    account.recorded(1, 0)
+    recorded(account, 1, 0)
     account.left(1, Survey(0, 2, True))
     assert brief(account.finished()) == [(1, 1, 2, "gap")]
     assert account.finished() == []
@@ -203,7 +210,7 @@ class Recording(RuleBasedStateMachine):
                 self.note(
                     self.account.dropped(epoch, seq, Reason.LAPPED if epoch == self.mapped else Reason.NOT_MAPPED)
                 )
-            elif (losses := self.account.recorded(epoch, seq)) is not None:
+            elif (losses := recorded(self.account, epoch, seq)) is not None:
                 self.note(losses)
                 self.kept.append((epoch, seq))
         self.told.clear()
