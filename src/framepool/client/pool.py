@@ -110,6 +110,7 @@ class Pool:
         create: bool = True,
         require_hugepages: bool = False,
         publish_timestamps: bool = False,
+        payload_fallback_uri: str = "",
         timeout: float = 10.0,
     ) -> Producer:
         """Attaches as the producer of a stream, making it if it does not exist.
@@ -117,6 +118,7 @@ class Pool:
         `name`, `summary` and `metadata` tell others what the stream is; `Producer.metadata` changes them later. By
         `name`, `tags` and `data_source_id` it is found (`discover`).
         With `publish_timestamps` descriptors say when they were sent, beside when the frame was begun (Wire 10.2.1).
+        Consumers without shared memory are told to take their payloads from `payload_fallback_uri` (Wire 10.1.3).
 
         Raises `AttachRefused` with the driver's reason if there is no lease within `timeout` seconds. Afterwards the
         producer keeps itself attached, whatever happens to the driver.
@@ -124,7 +126,14 @@ class Pool:
         attributes = with_identity(metadata or {}, tags, data_source_id)
         seat = self._seat(self._plane, stream_id, Role.PRODUCER, create=create, require_hugepages=require_hugepages)
         self._attach(seat, timeout)
-        return self._producer(seat, publish_timestamps, name=name, summary=summary, attributes=attributes)
+        return self._producer(
+            seat,
+            publish_timestamps,
+            name=name,
+            summary=summary,
+            attributes=attributes,
+            payload_fallback_uri=payload_fallback_uri,
+        )
 
     def discover(
         self,
@@ -377,7 +386,7 @@ class Pool:
             on_close=close,
         )
         consumer.switch = streams.switch
-        consumer.elsewhere = Elsewhere(plane, lambda uri: self._payload_source(uri, place.stream_id))
+        consumer.elsewhere = Elsewhere(plane, lambda uri: self._payload_source(plane, uri, place.stream_id))
         consumer.configured_fallback = fallback
         low, high = self.config.stream_ids.bridge_destinations
         bridged = low <= place.stream_id <= high
@@ -410,13 +419,11 @@ class Pool:
             raise
         return consumer
 
-    def _payload_source(self, uri: str, stream_id: int) -> PayloadSource:
+    def _payload_source(self, plane: ControlPlane, uri: str, stream_id: int) -> PayloadSource:
         """Opens what brings the payloads of a stream another way."""
         if self._open_source is None:
             raise ConfigurationError("this pool was made without a way to bring payloads; use framepool.connect()")
-        return self._open_source(
-            SourceRequest(uri, stream_id, self._client, self._plane, self.config, self._take_metadata)
-        )
+        return self._open_source(SourceRequest(uri, stream_id, self._client, plane, self.config, self._take_metadata))
 
     def _take_metadata(self, message: Message) -> None:
         """What a source says of itself, however it came here."""

@@ -78,6 +78,7 @@ class ProducerDuties:
         name: str = "",
         summary: str = "",
         attributes: Mapping[str, Any] | None = None,
+        payload_fallback_uri: str = "",
         taken: set[int] | None = None,
     ) -> None:
         ids = config.stream_ids
@@ -92,7 +93,11 @@ class ProducerDuties:
             send=plane.send,
             publications=self.own_streams,
             clock=plane.clock,
-            settings=RegistrySettings(descriptor_ids=ids.consumer_descriptor, control_ids=ids.consumer_control),
+            settings=RegistrySettings(
+                descriptor_ids=ids.consumer_descriptor,
+                control_ids=ids.consumer_control,
+                payload_fallback_uri=payload_fallback_uri,
+            ),
             taken=taken,
         )
         self.progress = ProgressStream(place.stream_id, send=self._send_progress, clock=plane.clock)
