@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as jsonlib
 import sys
 from pathlib import Path
@@ -80,7 +81,8 @@ def parse(text: str | None, format: Format | None) -> Value:
         case Format.REF if len(parts := text.split("/")) == 3:
             return Ref(*map(int, parts))
         case _ if format in NUMBERS:
-            return float(text) if format in FLOATS else int(text, 0)
+            with contextlib.suppress(ValueError):
+                return float(text) if format in FLOATS else int(text, 0)
     raise ValueError(f"{text!r} is no {format.name}")
 
 

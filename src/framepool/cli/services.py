@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as jsonlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +49,7 @@ def services(
             if json:
                 print(jsonlib.dumps(listed))
             elif listed:
-                Console().print(table(listed))
+                console().print(table(listed))
             else:
                 print(f"no service said a word within {PERIODS * period_s:g} s")
             return
@@ -80,11 +81,16 @@ def table(listed: list[dict[str, Any]]) -> Table:
 @contextlib.contextmanager
 def showing(json: bool) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
     """A table in place on a terminal, one below the other elsewhere, a line a second as JSON."""
-    console = Console()
+    screen = console()
     if json:
         yield lambda listed: print(jsonlib.dumps(listed), flush=True)
-    elif console.is_terminal:
-        with Live(console=console, auto_refresh=False) as live:
+    elif screen.is_terminal:
+        with Live(console=screen, auto_refresh=False) as live:
             yield lambda listed: live.update(table(listed), refresh=True)
     else:
-        yield lambda listed: console.print(table(listed))
+        yield lambda listed: screen.print(table(listed))
+
+
+def console() -> Console:
+    """As wide as the terminal; elsewhere wide enough that no tag is cut."""
+    return Console(width=None if sys.stdout.isatty() else 160)

@@ -1,0 +1,1 @@
+"""Fewer frames for those who look: a stream republished at a lower rate, as a service."""
