@@ -156,7 +156,7 @@ def test_reports_carry_the_real_counts(pool: fp.Pool, config: Config, listen: Ca
     ear = listen(config.stream_ids.qos)
     camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
     first_frame(camera, eye)
-    camera._next_seq += 3
+    camera._frames.next_seq += 3
     camera.publish(np.zeros(4, np.uint8))
     wait_until(lambda: eye.latest(0.01) or eye.counts["gap"] >= 3)
     wait_until(lambda: any(report.drops_gap == eye.counts["gap"] for report in ear.all(QosConsumer)))

@@ -278,5 +278,5 @@ def untold_frame(camera: fp.Producer, eye: fp.Consumer) -> int:
     first_frame(camera, eye)
     slot = camera.claim(SPOT.shape)
     slot.array[:] = SPOT
-    slot._ring.commit(slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version)
+    slot.ring.commit(slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version)
     return slot.seq

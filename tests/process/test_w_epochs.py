@@ -128,7 +128,7 @@ def test_between_announce_and_remap_no_frame_of_either_epoch_is_accepted(
     wait_until(lambda: any(each.epoch == epoch for each in ear.all(ShmPoolAnnounce)))
     announce = next(each for each in ear.all(ShmPoolAnnounce) if each.epoch == epoch)
     slot = camera.claim(SPOT.shape)
-    slot._ring.commit(slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version)
+    slot.ring.commit(slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version)
     future = dict.fromkeys(announce.__struct_fields__)
     future |= {name: getattr(announce, name) for name in future}
     future |= {

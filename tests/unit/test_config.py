@@ -140,7 +140,15 @@ def test_stream_ids_are_those_of_the_plan() -> None:
 @pytest.mark.clause("W-15.16-01", "W-14-01")
 def test_every_channel_of_a_host_is_ipc_unless_configured(tmp_path: Path) -> None:
     channels = msgspec.to_builtins(Config().channels)
-    assert set(channels) >= {"control", "announce", "descriptor", "qos", "metadata", "service_control", "service_status"}
+    assert set(channels) >= {
+        "control",
+        "announce",
+        "descriptor",
+        "qos",
+        "metadata",
+        "service_control",
+        "service_status",
+    }
     assert set(channels.values()) == {"aeron:ipc"}
     path = write(tmp_path, "[channels]\nqos = 'aeron:udp?endpoint=127.0.0.1:40123'")
     assert load(path, environ={}).channels.qos == "aeron:udp?endpoint=127.0.0.1:40123"

@@ -8,14 +8,17 @@ reader with a plain one in Python on hostile descriptors and slots.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
+from cpython.object cimport PyObject
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 
 cimport cython
 cimport numpy as cnp
 
-from framepool._native.aeron cimport AnyPublication, Drain, Heartbeat
+import numpy as np
+
+from framepool._native.aeron cimport NOT_CONNECTED, AnyPublication, Drain, Heartbeat
 from framepool._native.seqlock cimport (
     ACCEPTED,
     EXTENT,
@@ -27,7 +30,7 @@ from framepool._native.seqlock cimport (
     RingWriter,
 )
 
-from framepool.errors import TensorError
+from framepool.errors import FrameOverwritten, TensorError
 from framepool.shm.drop import DropReason
 from framepool.wire.dtypes import NUMPY_DTYPES
 
@@ -45,11 +48,22 @@ cdef extern from *:
         clock_gettime(clock, &now);
         return (int64_t)now.tv_sec * 1000000000LL + now.tv_nsec;
     }
+
+    /* An instance without a call of Python's: the type is one of ours or made from one. */
+    static inline PyObject *fp_instance(PyTypeObject *type, PyObject *nothing) {
+        return type->tp_new(type, nothing, NULL);
+    }
+
+    static inline int fp_leading_zeros(uint64_t value) {
+        return __builtin_clzll(value);
+    }
     """
     ctypedef int clockid_t
     clockid_t CLOCK_MONOTONIC
     clockid_t CLOCK_REALTIME
     int64_t fp_clock_ns(clockid_t clock) noexcept nogil
+    int fp_leading_zeros(uint64_t value) noexcept nogil
+    object fp_instance(type kind, tuple nothing)
 
 cdef extern from "layout.h":
     enum:
@@ -84,6 +98,7 @@ cdef enum:
     RELEASE_FROM = 65536
 
 cdef dict NUMPY = NUMPY_DTYPES
+cdef tuple NOTHING = ()
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 
 # Results of FrameWriter beside positions (0 or more) and Outcomes (-1 to -5).
@@ -93,6 +108,13 @@ cdef enum:
 
 EXPIRED = C_EXPIRED
 ABANDONED = C_ABANDONED
+
+# The buckets of `framepool.client.histogram`; a test keeps the two equal.
+cdef enum:
+    BUCKET_BITS = 7
+    EXACT_BITS = BUCKET_BITS + 1
+    VALUE_BITS = 46
+    BUCKETS = ((VALUE_BITS - EXACT_BITS) << BUCKET_BITS) + (1 << EXACT_BITS)
 
 cdef uint8_t HEADER[FP_MESSAGE_HEADER_BYTES]
 
@@ -105,6 +127,53 @@ put16(HEADER + FP_MESSAGE_HEADER_BLOCK_LENGTH_OFFSET, FP_FRAME_DESCRIPTOR_BLOCK_
 put16(HEADER + FP_MESSAGE_HEADER_TEMPLATE_ID_OFFSET, FP_FRAME_DESCRIPTOR_TEMPLATE_ID)
 put16(HEADER + FP_MESSAGE_HEADER_SCHEMA_ID_OFFSET, FP_CONTROL_SCHEMA_ID)
 put16(HEADER + FP_MESSAGE_HEADER_VERSION_OFFSET, FP_CONTROL_SCHEMA_VERSION)
+
+
+cdef class UnderLease:
+    """Something that works under a lease and looks at it in C: `deadline_ns`, and after `follow` the last keepalive
+    that left."""
+
+    cdef Heartbeat heartbeat
+    cdef int64_t lifetime_ns
+    cdef int64_t since_ns
+    cdef int64_t deadline
+
+    def __cinit__(self, *_, **__):
+        self.deadline = NEVER
+
+    @property
+    def deadline_ns(self):
+        """CLOCK_MONOTONIC from which on the lease is over; None: never."""
+        return None if self.deadline == NEVER else self.deadline
+
+    @deadline_ns.setter
+    def deadline_ns(self, value):
+        self.deadline = NEVER if value is None else value
+
+    def follow(self, Heartbeat heartbeat, int64_t lifetime_ns=0, int64_t since_ns=0):
+        """Holds the lease to last `lifetime_ns` from each keepalive that left, and from `since_ns`, when it was
+        granted. None follows no one."""
+        self.heartbeat = heartbeat
+        self.lifetime_ns = lifetime_ns
+        self.since_ns = since_ns
+
+    @property
+    def lapsed(self):
+        """Whether the lease has run out, in the eyes of this process: nothing may be claimed."""
+        return self.over()
+
+    cdef bint over(self) noexcept:
+        """Whether the lease has run out, in the eyes of this process."""
+        cdef int64_t now, last
+        if self.deadline == NEVER and self.heartbeat is None:
+            return False
+        now = fp_clock_ns(CLOCK_MONOTONIC)
+        if now >= self.deadline:
+            return True
+        if self.heartbeat is None:
+            return False
+        last = self.heartbeat.last_sent()
+        return now - (last if last > self.since_ns else self.since_ns) >= self.lifetime_ns
 
 
 include "frames_writer.pxi"

@@ -7,20 +7,55 @@ cdef struct Descriptor:
     uint32_t meta_version
 
 
-@cython.final
-@cython.freelist(64)
 cdef class Taken:
-    """A frame that was told of and whose slot broke no rule, with what its descriptor said."""
+    """A frame that was told of and whose slot broke no rule, with what its descriptor said.
 
+    Inside `with` it is there in place, and leaving raises FrameOverwritten if it was not whole all the time. `late`
+    is called once with the frame if it turns out so; `lookup` is for those who know what metadata is.
+    """
+
+    cdef RingReader ring
     cdef readonly CheckedSlot checked
     cdef Descriptor descriptor
+    cdef readonly uint32_t stream_id
+    cdef readonly uint64_t epoch
+    cdef readonly object lookup
+    cdef object late
 
-    def __init__(self):
-        raise TypeError("made by FrameReader only")
+    def __init__(
+        self, RingReader ring not None, CheckedSlot checked not None, *,
+        uint32_t stream_id, uint64_t epoch, trace_id=None, publish_timestamp_ns=None, lookup=None, late=None,
+    ):
+        self.ring = ring
+        self.checked = checked
+        self.stream_id = stream_id
+        self.epoch = epoch
+        self.descriptor.seq = checked.slot.seq
+        self.descriptor.timestamp_ns = NO_TIMESTAMP if publish_timestamp_ns is None else publish_timestamp_ns
+        self.descriptor.meta_version = NO_META_VERSION
+        self.descriptor.trace_id = NO_TRACE_ID if trace_id is None else trace_id
+        self.lookup = lookup
+        self.late = late
 
     @property
     def seq(self):
+        """The number of the frame in its epoch."""
         return self.descriptor.seq
+
+    @property
+    def slot(self):
+        """Where it is: for those who read slots themselves, and look again afterwards whether it still was there."""
+        return self.ring, self.checked
+
+    @property
+    def timestamp_ns(self):
+        """When the frame was captured, on the clock of its producer."""
+        return self.checked.slot.timestamp_ns
+
+    @property
+    def meta_version(self):
+        """The version of the metadata that the frame refers to."""
+        return self.checked.slot.meta_version
 
     @property
     def publish_timestamp_ns(self):
@@ -28,7 +63,7 @@ cdef class Taken:
         return None if self.descriptor.timestamp_ns == NO_TIMESTAMP else self.descriptor.timestamp_ns
 
     @property
-    def meta_version(self):
+    def told_meta_version(self):
         """The metadata version that the descriptor named; None where it named none."""
         return None if self.descriptor.meta_version == NO_META_VERSION else self.descriptor.meta_version
 
@@ -37,13 +72,97 @@ cdef class Taken:
         """None for a frame that is not traced."""
         return None if self.descriptor.trace_id == NO_TRACE_ID else self.descriptor.trace_id
 
+    def valid(self):
+        """Whether the frame is still whole right now; never again once it is not."""
+        return not self.ring.closed and self.ring.unchanged(self.descriptor.seq)
+
+    def __enter__(self):
+        """The frame in place, read-only."""
+        if self.ring.closed:
+            raise self.overwritten()
+        return self.ring.array(self.checked)
+
+    def __exit__(self, kind, error, trace):
+        if self.ring.closed or not self.ring.unchanged(self.descriptor.seq):
+            raise self.overwritten() from error
+
+    def read(self):
+        """A private copy that is known to be whole."""
+        cdef object copied
+        if not self.ring.closed:
+            copied = self.ring.copy(self.checked)
+            if not isinstance(copied, DropReason):
+                return copied
+        raise self.overwritten()
+
+    cdef object overwritten(self):
+        late, self.late = self.late, None
+        if late is not None:
+            late(self)
+        return FrameOverwritten(f"frame {self.seq} of stream {self.stream_id} was overwritten before it was used")
+
     def __repr__(self):
-        return f"Taken({self.checked!r})"
+        return f"{type(self).__name__}({self.checked!r})"
 
 
 @cython.final
-cdef class FrameReader:
+cdef class Ages:
+    """How old frames are when they are taken: the buckets of `framepool.client.histogram`, filled in C."""
+
+    cdef int64_t buckets[BUCKETS]
+    cdef int64_t count
+    cdef int64_t negative
+    cdef int64_t least
+    cdef int64_t most
+    cdef int64_t sum
+    cdef clockid_t clock
+
+    def __cinit__(self, *, bint realtime=False):
+        self.clock = CLOCK_REALTIME if realtime else CLOCK_MONOTONIC
+        self.clear()
+
+    cdef void clear(self) noexcept:
+        memset(self.buckets, 0, sizeof(self.buckets))
+        self.count = self.negative = self.most = self.sum = 0
+        self.least = NEVER
+
+    cpdef void record(self, int64_t nanos) noexcept:
+        """Counts one age."""
+        cdef int64_t value = nanos
+        cdef int octave
+        if nanos < 0:
+            self.negative += 1
+            return
+        if value >= (<int64_t>1 << VALUE_BITS):
+            value = (<int64_t>1 << VALUE_BITS) - 1
+        octave = 64 - EXACT_BITS - fp_leading_zeros(<uint64_t>value | 1)
+        self.buckets[value if octave <= 0 else (<int64_t>octave << BUCKET_BITS) + (value >> octave)] += 1
+        self.count += 1
+        self.sum += nanos
+        if nanos < self.least:
+            self.least = nanos
+        if nanos > self.most:
+            self.most = nanos
+
+    def take(self):
+        """The counts by bucket, how many, how many were negative, their sum, the least and the most; then it begins
+        anew. None if there was nothing."""
+        cdef cnp.ndarray counts
+        cdef cnp.npy_intp size = BUCKETS
+        if self.count == 0 and self.negative == 0:
+            return None
+        counts = cnp.PyArray_EMPTY(1, &size, cnp.NPY_INT64, 0)
+        memcpy(cnp.PyArray_DATA(counts), self.buckets, sizeof(self.buckets))
+        result = (counts, self.count, self.negative, self.sum, self.least, self.most)
+        self.clear()
+        return result
+
+
+@cython.final
+cdef class FrameReader(UnderLease):
     """Takes descriptors off a drain and hands over the frames that are there. One thread at a time.
+
+    Frames are of `kind`, and given `lookup` and `late`; `ages`, if there is one, counts how old they are.
 
     Each descriptor is counted once: as `received`, `late`, in `invalid()`, as `skipped`, `other_stream`,
     `other_epoch`, `unmapped`, `unsupported` or as a regression. `gap` counts the frames that no descriptor told of.
@@ -60,6 +179,11 @@ cdef class FrameReader:
     cdef readonly RingReader ring
     cdef readonly uint32_t stream_id
     cdef readonly uint64_t epoch
+    cdef type kind
+    cdef object lookup
+    cdef object late_
+    cdef public Ages ages
+    cdef int64_t now
     cdef uint64_t last_seq
     cdef bint begun
     cdef bint stopped
@@ -86,9 +210,15 @@ cdef class FrameReader:
 
     def __cinit__(
         self, Drain drain not None, RingReader ring, uint32_t stream_id, uint64_t epoch=0, *, max_gap=None,
-        bint ledger=False
+        bint ledger=False, type kind=Taken, lookup=None, late=None, Ages ages=None,
     ):
+        if not issubclass(kind, Taken):
+            raise TypeError(f"{kind.__name__} is no kind of frame")
         self.ledger = [] if ledger else None
+        self.kind = kind
+        self.lookup = lookup
+        self.late_ = late
+        self.ages = ages
         self.drain = drain
         self.stream_id = stream_id
         self.max_gap_ = <uint64_t>-1
@@ -122,7 +252,7 @@ cdef class FrameReader:
         return self.stopped_at if self.stopped else None
 
     def take(self, Py_ssize_t limit=256):
-        """Up to `limit` frames, oldest first, of what is queued. Never waits.
+        """Up to `limit` frames, oldest first, of what is queued. Never waits. None if the lease is over.
 
         Raises MediaDriverLost, TransportClosed or ForkedError when nothing is queued and nothing can come any more.
         """
@@ -132,6 +262,8 @@ cdef class FrameReader:
         cdef Py_ssize_t left = limit
         if limit < 1:
             raise ValueError("the limit is at least 1")
+        if self.over():
+            return None
         self.begin()
         while left > 0 and self.advance(&found, left):
             if self.missing > self.max_gap_:
@@ -196,6 +328,7 @@ cdef class FrameReader:
         # What comes in while we take is for the next call: a flood does not keep the caller here.
         self.budget = <Py_ssize_t>self.drain.c.capacity + BATCH
         self.seen = 0
+        self.now = 0
 
     cdef bint advance(self, Descriptor *found, Py_ssize_t wanted) except -1:
         """The next descriptor of our epoch, in sequence and accounted for up to its own fate; False if there is
@@ -286,8 +419,17 @@ cdef class FrameReader:
                 self.late += 1
             self.note(self.epoch, found.seq, reason)
             return None
-        taken = Taken.__new__(Taken)
+        taken = <Taken>fp_instance(self.kind, NOTHING)
+        taken.ring = self.ring
         taken.checked = checked
         taken.descriptor = found[0]
+        taken.stream_id = self.stream_id
+        taken.epoch = self.epoch
+        taken.lookup = self.lookup
+        taken.late = self.late_
         self.received += 1
+        if self.ages is not None and checked.slot.timestamp_ns:
+            if self.now == 0:
+                self.now = fp_clock_ns(self.ages.clock)
+            self.ages.record(self.now - <int64_t>checked.slot.timestamp_ns)
         return taken

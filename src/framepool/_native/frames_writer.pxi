@@ -2,7 +2,7 @@
 
 
 @cython.final
-cdef class FrameWriter:
+cdef class FrameWriter(UnderLease):
     """Puts frames of one epoch into their slots and tells of them. One thread at a time.
 
     `publish` and `commit` return what became of the frame: a position or a negative `Outcome`, and it is committed
@@ -16,16 +16,23 @@ cdef class FrameWriter:
     cdef readonly RingWriter ring
     cdef readonly uint32_t stream_id
     cdef readonly uint64_t epoch
-    cdef Heartbeat heartbeat
-    cdef int64_t lifetime_ns
-    cdef int64_t since_ns
-    cdef int64_t deadline
+    cdef public uint64_t next_seq
+    cdef object describe
     cdef clockid_t clock
     cdef uint8_t message[MESSAGE_BYTES]
+    cdef Layout last
+    cdef PyObject *last_dtype  # borrowed: `last_kept` holds it
+    cdef object last_kept
+    cdef int last_ndim
+    cdef Py_ssize_t last_shape[8]
+    cdef bint last_column
     cdef readonly uint64_t committed
     cdef readonly uint64_t told
     cdef readonly uint64_t expired
     cdef readonly uint64_t abandoned
+    cdef readonly uint64_t failed
+    cdef readonly uint64_t unheard
+    cdef readonly uint64_t untold
 
     def __cinit__(
         self,
@@ -35,51 +42,18 @@ cdef class FrameWriter:
         uint64_t epoch,
         *,
         bint realtime=False,
+        describe=None,
     ):
         self.publication = publication
         self.ring = ring
         self.stream_id = stream_id
         self.epoch = epoch
-        self.deadline = NEVER
+        self.describe = describe
         self.clock = CLOCK_REALTIME if realtime else CLOCK_MONOTONIC
         cdef uint8_t *block = self.message + FP_MESSAGE_HEADER_BYTES
         memcpy(self.message, HEADER, FP_MESSAGE_HEADER_BYTES)
         memcpy(block + FP_FRAME_DESCRIPTOR_STREAM_ID_OFFSET, &stream_id, 4)
         memcpy(block + FP_FRAME_DESCRIPTOR_EPOCH_OFFSET, &epoch, 8)
-
-    @property
-    def deadline_ns(self):
-        """CLOCK_MONOTONIC from which on nothing is written; None: never."""
-        return None if self.deadline == NEVER else self.deadline
-
-    @deadline_ns.setter
-    def deadline_ns(self, value):
-        self.deadline = NEVER if value is None else value
-
-    def follow(self, Heartbeat heartbeat, int64_t lifetime_ns=0, int64_t since_ns=0):
-        """Holds the lease to last `lifetime_ns` from each keepalive that left, and from `since_ns`, when it was
-        granted. None follows no one."""
-        self.heartbeat = heartbeat
-        self.lifetime_ns = lifetime_ns
-        self.since_ns = since_ns
-
-    @property
-    def lapsed(self):
-        """Whether the lease has run out, in the eyes of this process: nothing may be claimed."""
-        return self.over()
-
-    cdef bint over(self) noexcept:
-        """Whether the lease has run out, in the eyes of this process."""
-        cdef int64_t now, last
-        if self.deadline == NEVER and self.heartbeat is None:
-            return False
-        now = fp_clock_ns(CLOCK_MONOTONIC)
-        if now >= self.deadline:
-            return True
-        if self.heartbeat is None:
-            return False
-        last = self.heartbeat.last_sent()
-        return now - (last if last > self.since_ns else self.since_ns) >= self.lifetime_ns
 
     def publish(
         self,
@@ -122,6 +96,7 @@ cdef class FrameWriter:
                         <cnp.ndarray>self.ring.array_of(self.ring.payload_of(claim), claim.pool, layout, True), array)
                 except BaseException:
                     self.drop(claim, seq)
+                    self.failed += 1
                     raise
         else:
             PyObject_GetBuffer(data, &view, PyBUF_ANY_CONTIGUOUS)
@@ -133,6 +108,93 @@ cdef class FrameWriter:
             finally:
                 PyBuffer_Release(&view)
         return self.finish(claim, seq, layout, stamp, meta_version, trace_id, publish_timestamp)
+
+    def put(self, data, timestamp_ns=None, uint32_t meta_version=0, trace_id=None, bint publish_timestamp=False):
+        """`publish` of an array under the next sequence number, which it returns: EXPIRED or ABANDONED otherwise. What
+        became of the descriptor is counted only. The layout of an array that is of another kind than the last one
+        is asked of `describe`."""
+        cdef cnp.ndarray array
+        cdef Claim *claim
+        cdef Layout layout
+        cdef uint64_t seq = self.next_seq
+        cdef uint64_t stamp
+        cdef int64_t outcome
+        array = <cnp.ndarray>data if cnp.PyArray_CheckExact(data) else <cnp.ndarray>np.asarray(data)
+        layout = self.layout_of(array)
+        self.publication.check_sender()
+        if self.over():
+            self.expired += 1
+            return C_EXPIRED
+        stamp = self.stamp(timestamp_ns)
+        claim = self.ring.claim_slot(seq, layout.tensor.extent)
+        self.next_seq = seq + 1
+        if self.last_column or cnp.PyArray_IS_C_CONTIGUOUS(array):
+            self.fill(claim, cnp.PyArray_DATA(array), layout.tensor.extent)
+        else:
+            try:
+                cnp.PyArray_CopyInto(
+                    <cnp.ndarray>self.ring.array_of(self.ring.payload_of(claim), claim.pool, layout, True), array)
+            except BaseException:
+                self.drop(claim, seq)
+                self.failed += 1
+                raise
+        outcome = self.finish(
+            claim, seq, layout, stamp, meta_version, 0 if trace_id is None else trace_id, publish_timestamp)
+        return outcome if outcome == C_ABANDONED else seq
+
+    cdef Layout layout_of(self, cnp.ndarray array):
+        """Of an array as it is stored: columns first if it lies so, else rows first. The last one is kept."""
+        cdef int ndim = cnp.PyArray_NDIM(array)
+        cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
+        cdef bint column = cnp.PyArray_IS_F_CONTIGUOUS(array) and not cnp.PyArray_IS_C_CONTIGUOUS(array)
+        cdef int i
+        cdef Layout layout
+        if (
+            self.last is not None
+            and <PyObject *>cnp.PyArray_DESCR(array) == self.last_dtype
+            and ndim == self.last_ndim
+            and column == self.last_column
+        ):
+            for i in range(ndim):
+                if shape[i] != self.last_shape[i]:
+                    break
+            else:
+                return self.last
+        layout = self.describe(array, column)
+        if layout.tensor.extent != <uint64_t>cnp.PyArray_NBYTES(array) or ndim > 8:
+            raise TensorError(f"an array of {array.dtype} {(<object>array).shape} does not lie as its layout says")
+        self.last_kept = array.dtype
+        self.last_dtype = <PyObject *>cnp.PyArray_DESCR(array)
+        self.last_ndim = ndim
+        self.last_column = column
+        for i in range(ndim):
+            self.last_shape[i] = shape[i]
+        self.last = layout
+        return layout
+
+    def claim(self, type kind, Layout layout not None, timestamp_ns=None, uint32_t meta_version=0):
+        """The slot of the next sequence number as a `ClaimedSlot` of that kind, whose `finish` commits it. None if the
+        lease is over."""
+        cdef ClaimedSlot slot
+        cdef Claim *claim
+        cdef uint64_t seq = self.next_seq
+        if not issubclass(kind, ClaimedSlot):
+            raise TypeError(f"{kind.__name__} is no kind of slot")
+        self.publication.check_sender()
+        if self.over():
+            self.expired += 1
+            return None
+        slot = <ClaimedSlot>fp_instance(kind, NOTHING)
+        slot.timestamp_ns = self.stamp(timestamp_ns)
+        claim = self.ring.claim_slot(seq, layout.tensor.extent)
+        self.next_seq = seq + 1
+        slot.writer = self
+        slot.seq = seq
+        slot.layout = layout
+        slot.meta_version = meta_version
+        slot.array = self.ring.array_of(self.ring.payload_of(claim), claim.pool, layout, True)
+        slot.open = True
+        return slot
 
     def commit(
         self,
@@ -192,7 +254,6 @@ cdef class FrameWriter:
         """Gives a claim up, as far as it is still ours."""
         if claim.open and claim.seq == seq:
             claim.open = False
-        self.abandoned += 1
 
     cdef int64_t finish(
         self, Claim *claim, uint64_t seq, Layout layout, uint64_t timestamp_ns, uint32_t meta_version,
@@ -205,11 +266,13 @@ cdef class FrameWriter:
         cdef int64_t outcome
         if self.over():
             self.drop(claim, seq)
+            self.abandoned += 1
             return C_ABANDONED
         try:
             self.seal(seq, layout, timestamp_ns, meta_version)
         except BaseException:
             self.drop(claim, seq)
+            self.failed += 1
             raise
         self.committed += 1
         if publish_timestamp:
@@ -221,14 +284,63 @@ cdef class FrameWriter:
         outcome = self.publication.tell(self.message, MESSAGE_BYTES)
         if outcome >= 0:
             self.told += 1
+        elif outcome == NOT_CONNECTED:
+            self.unheard += 1
+        else:
+            self.untold += 1
         return outcome
 
     def statistics(self):
-        """Frames committed, and of those told of; frames not written for want of a lease, before and after the
-        claim, the latter with those whose commit raised."""
+        """Frames committed, and of those told of, unheard because nobody listens, and untold because Aeron did not
+        take the descriptor; frames not written for want of a lease, before and after the claim, and those whose copy
+        or commit raised."""
         return {
             "committed": self.committed,
             "told": self.told,
+            "unheard": self.unheard,
+            "untold": self.untold,
             "expired": self.expired,
             "abandoned": self.abandoned,
+            "failed": self.failed,
         }
+
+
+cdef class ClaimedSlot:
+    """A slot that `FrameWriter.claim` gave: to be filled through `array`, then finished or abandoned."""
+
+    cdef readonly FrameWriter writer
+    cdef readonly Layout layout
+    cdef readonly object array
+    """The payload in shared memory, writable."""
+    cdef readonly uint64_t seq
+    cdef readonly uint64_t timestamp_ns
+    cdef readonly uint32_t meta_version
+    cdef readonly bint open
+
+    @property
+    def ring(self):
+        return self.writer.ring
+
+    @property
+    def epoch(self):
+        """Of the regions that it lies in."""
+        return self.writer.epoch
+
+    def write_header(self):
+        """What readers need before the commit (decisions.md #29)."""
+        self.writer.ring.write_header(self.seq, self.layout, self.timestamp_ns, self.meta_version)
+
+    def finish(self, uint64_t trace_id=0, bint publish_timestamp=False):
+        """As `FrameWriter.commit`."""
+        self.open = False
+        return self.writer.commit(
+            self.seq, self.layout, self.timestamp_ns, self.meta_version, trace_id, publish_timestamp)
+
+    def forsake(self):
+        """Gives the slot up: readers see a gap. False if the ring was closed with its epoch."""
+        self.open = False
+        try:
+            self.writer.ring.abandon(self.seq)
+        except ValueError:
+            return False
+        return True

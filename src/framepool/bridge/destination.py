@@ -111,7 +111,7 @@ class Destination:
                 self._open_writer(stream)
             return True
         if self._frames is not None and self._place is not None:
-            self._frames.deadline_ns = self._place.deadline_ns()
+            self._place.lend(self._frames)
         return False
 
     def renew(self) -> None:
@@ -193,7 +193,7 @@ class Destination:
             self._descriptors, self._ring, self.stream_id, stream.layout.epoch, realtime=realtime
         )
         if self._place is not None:
-            self._frames.deadline_ns = self._place.deadline_ns()
+            self._place.lend(self._frames)
         self.target = Written(self._frames)
 
     def _close_writer(self) -> None:

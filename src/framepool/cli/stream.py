@@ -22,7 +22,7 @@ from framepool.cli.demo import live
 from framepool.cli.patterns import BadSource, Image, Pattern, PixelType, from_files, synthetic
 from framepool.cli.stopping import Asked, stop_asked
 from framepool.client.frame import Frame
-from framepool.client.histogram import PERCENTILES, LatencyHistogram
+from framepool.client.histogram import PERCENTILES, LatencyHistogram, LatencyMeter
 from framepool.config import load
 from framepool.errors import FrameOverwritten, FramepoolError, NoPoolFits
 
@@ -59,6 +59,7 @@ def publish(
     dtype: Annotated[PixelType, Parameter(help="Type of a pixel of a pattern.")] = "uint16",
     rate: Annotated[float, Parameter(help="Frames a second; 0 is as fast as it goes.")] = 100.0,
     name: Annotated[str, Parameter(help="What others see as the name of the stream.")] = "",
+    tag: Annotated[tuple[str, ...], Parameter(negative="", help="A tag that the stream is found by.")] = (),
     count: Count = 0,
     seconds: Seconds = 0.0,
     config: ConfigFile = None,
@@ -75,9 +76,9 @@ def publish(
             images = synthetic(pattern or "gradient", width, height, dtype)
         else:
             images = from_files(source, loop=loop)
-        with framepool.connect(load(config)) as pool, pool.producer(stream, name=name) as producer:
+        with framepool.connect(load(config)) as pool, pool.producer(stream, name=name, tags=tag) as producer:
             with stop_asked() as asked, showing(f"publishing on stream {stream}", json) as show:
-                report = Report(producer.counts, "published", show, json)
+                report = Report(lambda: producer.counts, "published", show, json)
                 for image in itertools.islice(paced(images, rate, seconds, asked), count or None):
                     if producer.publish(image) is not None:
                         report.add(image.nbytes)
@@ -90,7 +91,7 @@ def publish(
 
 
 def consume(
-    stream: StreamId,
+    stream: Annotated[int | str, Parameter(help="The stream id, or the name of a stream of this host.")],
     /,
     *,
     save: Annotated[Path | None, Parameter(help="A directory for the frames, one .npy each.")] = None,
@@ -101,7 +102,7 @@ def consume(
     json: Json = False,
 ) -> None:
     """Read the frames of a stream; say how fast they come, how old they are and how many were missed, until Ctrl-C."""
-    check("consume", stream, max_rate=max_rate, count=count, seconds=seconds)
+    check("consume", stream if isinstance(stream, int) else 1, max_rate=max_rate, count=count, seconds=seconds)
     if save is not None:
         try:
             save.mkdir(parents=True, exist_ok=True)
@@ -109,8 +110,7 @@ def consume(
             refuse("consume", f"--save {save}: {error.strerror}")
     with framepool.connect(load(config)) as pool, pool.consumer(stream, max_rate_hz=max_rate) as consumer:
         with stop_asked() as asked, showing(f"waiting for frames of stream {stream}", json) as show:
-            latency = consumer.latency.histogram
-            report = Report(consumer.counts, "received", show, json, latency)
+            report = Report(lambda: consumer.counts, "received", show, json, consumer.latency)
             while not (asked.is_set() or 0 < seconds <= report.elapsed or 0 < count <= report.frames):
                 consumer.wait(PATIENCE)
                 for frame in consumer.poll(min(BATCH, count - report.frames) if count else BATCH):
@@ -159,11 +159,11 @@ class Report:
 
     def __init__(
         self,
-        counts: Counter[str],
+        counts: Callable[[], Counter[str]],
         done: str,
         show: Callable[[str], object],
         json: bool,
-        latency: LatencyHistogram | None = None,
+        latency: LatencyMeter | None = None,
     ) -> None:
         self.frames = 0
         self._bytes = 0
@@ -191,7 +191,8 @@ class Report:
         if now - self._shown < 1.0:
             return
         frames, size = self._before
-        figures = self._figures("second", now - self._shown, self.frames - frames, self._bytes - size, self._latency)
+        latency = None if self._latency is None else self._latency.histogram
+        figures = self._figures("second", now - self._shown, self.frames - frames, self._bytes - size, latency)
         self._shown, self._before = now, (self.frames, self._bytes)
         self._take_latency()
         self._show(self._text(figures))
@@ -204,8 +205,8 @@ class Report:
 
     def _take_latency(self) -> None:
         if self._latency is not None:
-            self._latencies.merge(self._latency)
-            self._latency.reset()
+            self._latencies.merge(self._latency.histogram)
+            self._latency.histogram.reset()
 
     def _figures(
         self, event: str, seconds: float, frames: int, size: int, latency: LatencyHistogram | None
@@ -216,8 +217,8 @@ class Report:
             "frames_per_s": frames / seconds,
             "gigabytes_per_s": size / seconds / 1e9,
             self._done: self.frames,
-            "dropped": sum(count for name, count in self._counts.items() if name not in NOT_DROPS),
-            "counts": dict(self._counts),
+            "dropped": sum(count for name, count in self._counts().items() if name not in NOT_DROPS),
+            "counts": dict(self._counts()),
         }
         if latency is not None:
             known = {f"p{percent:g}": latency.percentile(percent) for percent in PERCENTILES}

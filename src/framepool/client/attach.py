@@ -18,10 +18,12 @@ from typing import Protocol, Self
 
 import msgspec
 
+from framepool._native.frames import UnderLease
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock
 from framepool.config import DriverConfig
 from framepool.errors import RegionError
 from framepool.shm.layout import StreamLayout
+from framepool.transport.aeron import Heartbeat
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import (
     Bool,
@@ -161,6 +163,19 @@ class Attachment:
         if grant is None:
             return 0
         return None if grant.lifetime_ns is None else self._sign_of_life_ns() + grant.lifetime_ns
+
+    def lend(self, frames: UnderLease) -> bool:
+        """Has the lease looked at natively; False if it cannot be: its keepalives are sent from Python."""
+        grant, beat = self.grant, self._beat
+        frames.deadline_ns = 0 if grant is None else None
+        frames.follow(None)
+        if grant is None or grant.lifetime_ns is None:
+            return True
+        if isinstance(beat, Heartbeat):
+            frames.follow(beat, grant.lifetime_ns, self._last_sign_ns)
+            return True
+        frames.deadline_ns = self.deadline_ns()
+        return False
 
     def detach(self) -> None:
         """Gives the lease back, as far as the driver can be told, and stays detached."""

@@ -8,6 +8,7 @@ descriptor told of it, as late when it was overwritten before or while it was re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from framepool.client.plane import Place
 from framepool.client.qos import ConsumerReading
 from framepool.client.rate import RateGate
 from framepool.clock import Clock, MonotonicClock
-from framepool.errors import MediaDriverLost, TransportClosed
+from framepool.errors import MediaDriverLost, TransportClosed, TransportError
 from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
@@ -88,23 +89,24 @@ class Consumer:
         """Where payloads come from without shared memory; from the pool."""
         self.configured_fallback: Fallback | None = None
         """Where they are to come from if regions are rejected and nobody says otherwise (Wire 15.22)."""
-        self.own_clock = True
-        """Whether timestamps of frames are of this host's clock; else latencies mean nothing (`decisions.md` #56)."""
         self.latency = LatencyMeter(clock)
         self._recent = LatencyWindow(self.latency.histogram)
         self.stream_id = place.stream_id
         self.closed = False
-        self.counts: Counter[str] = Counter()
+        self._own: Counter[str] = Counter()
         self._place = place
+        self._changes = place.changes
+        self._seen = -1
+        self._lookup = lookup
+        self._ring: RingReader | None = None
         self._descriptors = descriptors
         self._listener = Listener(descriptors.subscription)
+        self._heard = 0
         self._watcher = watcher
-        self._frames = FrameReader(
-            descriptors, None, place.stream_id, max_gap=max_outstanding_seq_gap, ledger=watcher is not None
-        )
-        self._counted: Counter[str] = Counter()
+        self._selects = watcher is not None
+        self._max_gap = max_outstanding_seq_gap
+        self._frames = self._reader_of(descriptors)
         self._resume_at: int | None = None
-        self._lookup = lookup
         self._on_close = on_close
         self._gate = RateGate(0, clock)
         self._assigned = 0
@@ -113,8 +115,14 @@ class Consumer:
         self._last_seq = 0
         self._foreign_epoch: int | None = None
         self._stream: MappedStream | None = None
-        self._ring: RingReader | None = None
         self._ready: deque[Frame] = deque()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Frames by what became of them."""
+        counts = self._own.copy()
+        counts.update(_counted(self._frames))
+        return +counts
 
     @property
     def state(self) -> MappingState:
@@ -147,15 +155,27 @@ class Consumer:
 
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits."""
-        return self._take(lambda frames: frames.take(limit), limit)
+        if self._changes.count != self._seen or (self.duties is not None and self.duties.assigned != self._assigned):
+            self._catch_up()
+            if (source := self._source()) is not None:
+                return self._arrived(source, limit)
+        try:
+            frames = self._frames.take(limit)
+            if frames is None:  # the lease is over, as far as can be seen natively
+                self._catch_up()
+                frames = self._frames.take(limit) or []
+        except TransportError as error:
+            return self._silent(error)
+        if self._selects or self._resume_at is not None or self._frames.regressed is not None:
+            return self._sift(frames)
+        return frames
 
     def newest(self) -> Frame | None:
         """The newest frame of those that descriptors told of, the others being passed over unlooked at; never waits.
 
         For whoever shows or samples a stream: it costs the same however many were passed over.
         """
-        found = self._take(lambda frames: [] if (taken := frames.latest()) is None else [taken], QUEUED)
-        found = [*self._ready, *found]
+        found = [*self._ready, *self._newest()]
         self._ready.clear()
         self._skip(len(found) - 1)
         return found[-1] if found else None
@@ -206,6 +226,17 @@ class Consumer:
     def limit(self, max_rate_hz: int) -> None:
         """Hands out at most so many frames a second, evenly spread; 0 is all of them."""
         self._gate.limit(max_rate_hz)
+        follows_progress = self.duties is not None and self.duties.partials is not None
+        watched = self._watcher is not None or self.latency.ages is None or follows_progress
+        self._selects = watched or bool(max_rate_hz)
+
+    def tend(self) -> None:
+        """Joins the descriptor stream again after this process was stopped for so long that it went on without it.
+        Called by the control plane now and then."""
+        with contextlib.suppress(MediaDriverLost, TransportClosed):
+            received = self._descriptors.statistics()["received"]
+            heard, self._heard = received != self._heard, received
+            self._listener.tend(heard=heard)
 
     def reading(self) -> ConsumerReading | None:
         """What is reported of this consumer once a second (Wire 10.4.1)."""
@@ -213,16 +244,18 @@ class Consumer:
         epoch = self._foreign_epoch if stream is None else stream.layout.epoch
         if epoch is None:
             return None
+        counts = self.counts
         return ConsumerReading(
             epoch=epoch,
-            last_seq_seen=self._last_seq,
-            drops_gap=self.counts["gap"],
-            drops_late=self.counts["late"],
+            last_seq_seen=self._last_seq_seen(),
+            drops_gap=counts["gap"],
+            drops_late=counts["late"],
             mode=self.duties.assignment.mode if self.duties else Mode.STREAM,
         )
 
     def gauges(self) -> Values:
         """What is told of this consumer once a second (`gauges`): how old frames were since the last time."""
+        self.latency.settle()
         p50, p90, p99 = self._recent.look(50, 90, 99)
         received = self.counts["received"]
         return {"frames": received, "latency_p50_ns": p50, "latency_p90_ns": p90, "latency_p99_ns": p99}
@@ -289,26 +322,31 @@ class Consumer:
             duties = {**duties, "fallback": source.statistics()}
         return {**self.counts, "latency_ns": self.latency.statistics(), **self._place.statistics(), **duties}
 
-    def _take(self, take: Callable[[FrameReader], list[Taken]], limit: int) -> list[Frame]:
-        """What the native reader gives, as frames, with everything that has to be looked at between frames."""
-        self._follow_assignment()
-        ring = self._reader()
+    def _newest(self) -> list[Frame]:
+        self._catch_up()
         if (source := self._source()) is not None:
-            return self._arrived(source, limit)
+            return self._arrived(source, QUEUED)
         try:
-            taken = take(self._frames)
-            self._listener.tend(heard=bool(taken))
-        except MediaDriverLost:  # the control plane waits for it
+            found = self._frames.latest()
+        except TransportError as error:
+            return self._silent(error)
+        return self._sift([] if found is None else [found])
+
+    def _silent(self, error: TransportError) -> list[Frame]:
+        """Nothing can come: the control plane waits for the media driver, or another thread closed us just now."""
+        if isinstance(error, MediaDriverLost) or (isinstance(error, TransportClosed) and self.closed):
             return []
-        except TransportClosed:
-            if self.closed:  # by another thread, just now
-                return []
-            raise
-        self._count()
+        raise error
+
+    def _sift(self, frames: list[Frame]) -> list[Frame]:
+        """What has to be looked at between frames, for those to whom it happens."""
+        if self._resume_at is not None:
+            self._count_between_streams(self._resume_at)
         if self._watcher is not None:
             for drop in self._frames.drops():
                 self._watcher.on_dropped(*drop)
-        frames = [] if ring is None else [frame for item in taken if (frame := self._hand_over(ring, item)) is not None]
+        if self._selects:
+            frames = [frame for frame in frames if self._admits(frame)]
         if self._frames.regressed is not None:
             self._place.unmap(f"the sequence went back to {self._frames.regressed}")
             self._leave()
@@ -317,8 +355,8 @@ class Consumer:
     def _skip(self, frames: int) -> None:
         """So many that counted as received are passed over."""
         if frames > 0:
-            self.counts["skipped"] += frames
-            self.counts["received"] -= frames
+            self._own["skipped"] += frames
+            self._own["received"] -= frames
 
     def _next_within(self, timeout: float | None) -> Frame | None:
         """The next frame; None after `timeout` seconds or once closed."""
@@ -335,7 +373,7 @@ class Consumer:
 
     def _at_hand(self) -> Frame | None:
         """The next frame, without waiting; none of an epoch that is over (Wire 15.2)."""
-        if self._ready:
+        if self._ready and self._changes.count != self._seen:
             self._reader()
         if not self._ready:
             self._ready.extend(self.poll())
@@ -357,40 +395,30 @@ class Consumer:
         finally:
             loop.remove_reader(self._descriptors.fileno())
 
-    def _hand_over(self, ring: RingReader, taken: Taken) -> Frame | None:
-        """A frame whose header is whole, if this consumer wants it now."""
+    def _admits(self, frame: Frame) -> bool:
+        """Whether this consumer wants the frame now."""
         if self.duties is not None:
-            self.duties.on_descriptor(taken.seq)
-        checked = taken.checked
-        if not self._gate.admits(taken.publish_timestamp_ns, checked.timestamp_ns):
-            self.counts["received"] -= 1
-            self.counts["rate limited"] += 1
-            return None
-        if self.own_clock:
-            self.latency.observe(checked.timestamp_ns)
-        return Frame(
-            ring,
-            checked,
-            stream_id=self.stream_id,
-            epoch=self._frames.epoch,
-            trace_id=taken.trace_id,
-            publish_timestamp_ns=taken.publish_timestamp_ns,
-            lookup=self._lookup,
-            late=self._count_late,
-        )
+            self.duties.on_descriptor(frame.seq)
+        if not self._gate.admits(frame.publish_timestamp_ns, frame.timestamp_ns):
+            self._own["received"] -= 1
+            self._own["rate limited"] += 1
+            return False
+        if self.latency.ages is None:
+            self.latency.observe(frame.timestamp_ns)
+        return True
 
     def _arrived(self, source: PayloadSource, limit: int) -> list[Frame]:
         """Frames that came another way; they are counted as those of shared memory are."""
         frames = []
         for ring, checked, epoch, trace_id in source.take(limit):
             if epoch == self._foreign_epoch:
-                self.counts["gap"] += checked.seq - self._last_seq - 1
+                self._own["gap"] += checked.seq - self._last_seq - 1
             self._foreign_epoch = epoch
             self._last_seq = checked.seq
             if not self._gate.admits():
-                self.counts["rate limited"] += 1
+                self._own["rate limited"] += 1
                 continue
-            self.counts["received"] += 1
+            self._own["received"] += 1
             frames.append(
                 Frame(
                     ring,
@@ -404,38 +432,41 @@ class Consumer:
             )
         return frames
 
-    def _count(self) -> None:
-        """Takes over what the native reader counted since the last look."""
-        frames = self._frames
-        now: Counter[str] = Counter(
-            {
-                "received": frames.received,
-                "gap": frames.gap,
-                "late": frames.late,
-                "skipped": frames.skipped,
-                "other epoch": frames.other_epoch,
-                "unmapped": frames.unmapped,
-                "unsupported": frames.unsupported,
-                "resyncs": frames.resyncs,
-            }
-        )
-        now.update({f"invalid {reason.name}": count for reason, count in frames.invalid().items()})
-        news = now - self._counted
-        self._counted = now
-        self.counts.update(news)
-        if frames.next_seq is not None:
-            self._last_seq = frames.next_seq - 1
-            if self._resume_at is not None:
-                told_of = sum(count for name, count in news.items() if name not in NOT_OF_THIS_EPOCH)
-                self.counts["gap"] += max(0, frames.next_seq - told_of - self._resume_at)
-                self._resume_at = None
+    def _count_between_streams(self, resume_at: int) -> None:
+        """Frames that were told of on neither stream, while this consumer moved from one to the other."""
+        if self._frames.next_seq is not None:
+            told_of = sum(count for name, count in _counted(self._frames).items() if name not in NOT_OF_THIS_EPOCH)
+            self._own["gap"] += max(0, self._frames.next_seq - told_of - resume_at)
+            self._resume_at = None
 
-    def _count_late(self, frame: Frame) -> None:
-        self.counts["received"] -= 1
-        self.counts["late"] += 1
+    def _count_late(self, frame: Taken) -> None:
+        self._own["received"] -= 1
+        self._own["late"] += 1
+
+    def _last_seq_seen(self) -> int:
+        return self._last_seq if self._frames.next_seq is None else self._frames.next_seq - 1
+
+    def _reader_of(self, descriptors: Drain) -> FrameReader[Frame]:
+        return FrameReader(
+            descriptors,
+            self._ring,
+            self.stream_id,
+            max_gap=self._max_gap,
+            kind=Frame,
+            lookup=self._lookup,
+            late=self._count_late,
+            ages=self.latency.ages,
+            ledger=self._watcher is not None,
+        )
+
+    def _catch_up(self) -> None:
+        """Follows what changed in the control plane: the assignment, and the epoch that is mapped."""
+        self._follow_assignment()
+        self._reader()
 
     def _reader(self) -> RingReader | None:
         """The reader of the epoch that is mapped now; sequences start anew with it (Wire 15.2)."""
+        seen = self._changes.count
         stream = None if self._fallback() is not None else self._place.stream
         if stream is not self._stream:
             self._leave()
@@ -449,6 +480,10 @@ class Consumer:
                     self._watcher.on_mapped(stream.layout.epoch, self._ring)
                 if self.duties is not None:
                     self.duties.follow(PartialSlots(self._ring, *parts), stream.layout.epoch)
+        if stream is None:
+            self._frames.deadline_ns = None
+            self._frames.follow(None)
+        self._seen = seen if stream is not None and self._place.lend(self._frames) else -1
         return self._ring
 
     def _fallback(self) -> Fallback | None:
@@ -469,32 +504,45 @@ class Consumer:
             return
         self._assigned = self.duties.assigned
         assignment = self.duties.assignment
-        self._gate.limit(assignment.local_rate_hz)
+        self.limit(assignment.local_rate_hz)
         where = (assignment.descriptor, assignment.control)
         if self.switch is not None and where != self._where:
             self._where = where
-            self._resume_at = self._frames.next_seq
+            before, self._resume_at = self._frames, self._frames.next_seq
             self._descriptors, self._progress = self.switch(*where)
             self._listener = Listener(self._descriptors.subscription)
-            epoch, max_gap = self._frames.epoch, self._frames.max_gap
-            ledger = self._watcher is not None
-            self._frames = FrameReader(
-                self._descriptors, self._ring, self.stream_id, epoch, max_gap=max_gap, ledger=ledger
-            )
-            self._counted.clear()
+            self._frames = self._reader_of(self._descriptors)
+            self._frames.remap(self._ring, before.epoch)
+            self._own.update(_counted(before))
 
     def _leave(self) -> None:
         """Lets go of an epoch; its frames are not valid any more, and those in flight are dropped with it."""
-        self.counts["received"] -= len(self._ready)
-        self.counts["other epoch"] += len(self._ready)
+        self._own["received"] -= len(self._ready)
+        self._own["other epoch"] += len(self._ready)
         self._ready.clear()
         ring, self._ring = self._ring, None
         if ring is not None and self._watcher is not None:
             self._watcher.on_left(self._frames.epoch, ring)
         self._stream = None
         self._resume_at = None
+        self._last_seq = self._last_seq_seen()
         self._frames.remap(None)
         if self.duties is not None:
             self.duties.follow(None, 0)
         if ring is not None:
             ring.close()
+
+
+def _counted(frames: FrameReader[Frame]) -> dict[str, int]:
+    """What a reader counted, by the names that people see."""
+    return {
+        "received": frames.received,
+        "gap": frames.gap,
+        "late": frames.late,
+        "skipped": frames.skipped,
+        "other epoch": frames.other_epoch,
+        "unmapped": frames.unmapped,
+        "unsupported": frames.unsupported,
+        "resyncs": frames.resyncs,
+        **{f"invalid {reason.name}": count for reason, count in frames.invalid().items()},
+    }

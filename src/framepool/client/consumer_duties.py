@@ -9,13 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from framepool.agent import Timers
 from framepool.client.hello import Assignment, ConsumerWishes, Introduction
 from framepool.client.partial import Partial, PartialFrames, PartialSlots
 from framepool.client.plane import ControlPlane
 from framepool.client.qos import ConsumerQos, ConsumerReading
+from framepool.clock import NANOS_PER_MILLI
 from framepool.wire._generated.control_900 import ConsumerConfig, FrameProgress, QosConsumer
 
 log = logging.getLogger(__name__)
+
+TEND_NS = 20 * NANOS_PER_MILLI
+"""Between looks at the descriptor stream."""
 
 
 class ConsumerDuties:
@@ -27,6 +32,7 @@ class ConsumerDuties:
         stream_id: int,
         *,
         read: Callable[[], ConsumerReading | None],
+        tend: Callable[[], None] = lambda: None,
         wishes: ConsumerWishes | None = None,
         forwarded: bool = False,
         rejected: Callable[[], str] = lambda: "",
@@ -39,6 +45,8 @@ class ConsumerDuties:
         self.introduction = Introduction(
             stream_id, send=plane.send, clock=plane.clock, wishes=wishes, consumer_id=consumer_id
         )
+        self._timers = Timers(plane.clock)
+        self._timers.every(TEND_NS, tend)
         self.assigned = 0
         """How often the assignment changed: the reading thread compares and follows."""
         self.partials = PartialFrames(stream_id, forwarded=forwarded) if self.wishes.supports_progress else None
@@ -69,7 +77,7 @@ class ConsumerDuties:
     def do_work(self) -> int:
         if self.introduction.reject(bool(self._rejected())):
             self.assigned += 1
-        return self.introduction.do_work() + self._qos.do_work()
+        return self.introduction.do_work() + self._qos.do_work() + self._timers.poll()
 
     def close(self) -> None:
         self.introduction.stop()

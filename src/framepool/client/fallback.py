@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from framepool._native.seqlock import CheckedSlot, RingReader
 from framepool.client.hello import Fallback
+from framepool.client.mapping import Changes
 from framepool.client.plane import ControlPlane, Place
 from framepool.config import Config
 from framepool.errors import FramepoolError
@@ -111,6 +112,7 @@ class NoPlace(Place):
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
+        self.changes = Changes()
 
     @property
     def stream(self) -> MappedStream | None:

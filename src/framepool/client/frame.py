@@ -7,16 +7,12 @@ a read-only map given to a library that writes would end the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from framepool._native.seqlock import CheckedSlot, RingReader
-from framepool.errors import FrameOverwritten
-from framepool.shm.drop import DropReason
+from framepool._native.frames import Taken
 from framepool.wire._generated.control_900 import Dtype, MajorOrder
 from framepool.wire.attributes import Metadata
 from framepool.wire.dtypes import NUMPY_DTYPES
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Frame:
+class Frame(Taken):
     """One frame of a stream. It stays where it is until the producer needs the place; `valid()` tells.
 
     >>> with frame as image:          # doctest: +SKIP
@@ -33,103 +29,37 @@ class Frame:
     >>> image = frame.copy()          # doctest: +SKIP
     """
 
-    __slots__ = (
-        "_checked",
-        "_late",
-        "_lookup",
-        "_ring",
-        "epoch",
-        "meta_version",
-        "publish_timestamp_ns",
-        "seq",
-        "stream_id",
-        "timestamp_ns",
-        "trace_id",
-    )
-
-    def __init__(
-        self,
-        ring: RingReader,
-        checked: CheckedSlot,
-        *,
-        stream_id: int,
-        epoch: int,
-        trace_id: int | None = None,
-        publish_timestamp_ns: int | None = None,
-        lookup: Callable[[int, int], Metadata | None] | None = None,
-        late: Callable[[Frame], None] | None = None,
-    ) -> None:
-        self._ring = ring
-        self._checked = checked
-        self._lookup = lookup
-        self._late = late
-        self.stream_id = stream_id
-        self.epoch = epoch
-        self.seq = checked.seq
-        self.timestamp_ns = checked.timestamp_ns
-        self.meta_version = checked.meta_version
-        self.trace_id = trace_id
-        self.publish_timestamp_ns = publish_timestamp_ns
+    __slots__ = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The length of each dimension."""
-        return self._checked.layout.shape
+        return self.checked.layout.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of an element; BYTES and packed BIT come as uint8."""
-        return NUMPY_DTYPES[Dtype(self._checked.layout.dtype)]
+        return NUMPY_DTYPES[Dtype(self.checked.layout.dtype)]
 
     @property
     def order(self) -> Literal["C", "F"]:
         """Row-major or column-major, as numpy names them."""
-        return "F" if self._checked.layout.order == MajorOrder.COLUMN else "C"
+        return "F" if self.checked.layout.order == MajorOrder.COLUMN else "C"
 
     @property
     def nbytes(self) -> int:
         """Bytes of payload in shared memory."""
-        return self._checked.values_len_bytes
+        return self.checked.values_len_bytes
 
     @property
     def metadata(self) -> Metadata | None:
         """The metadata of the version that this frame refers to; None if it has not been heard."""
-        return None if self._lookup is None else self._lookup(self.stream_id, self.meta_version)
-
-    @property
-    def slot(self) -> tuple[RingReader, CheckedSlot]:
-        """Where it is: for those who read slots themselves, and look again afterwards whether it still was there."""
-        return self._ring, self._checked
-
-    def valid(self) -> bool:
-        """Whether the frame is still whole right now; never again once it is not."""
-        try:
-            return self._ring.still(self.seq)
-        except ValueError:  # the ring was closed: its epoch is over
-            return False
-
-    def __enter__(self) -> npt.NDArray[Any]:
-        """The frame in place, read-only."""
-        try:
-            return self._ring.array(self._checked)
-        except ValueError:
-            raise self._overwritten() from None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self.valid():
-            raise self._overwritten() from error
+        found: Metadata | None = self.lookup(self.stream_id, self.meta_version) if self.lookup else None
+        return found
 
     def copy(self) -> npt.NDArray[Any]:
         """A private, writable copy that is known to be whole; `FrameOverwritten` if it cannot be had any more."""
-        try:
-            copied = self._ring.copy(self._checked)
-        except ValueError:
-            raise self._overwritten() from None
-        if isinstance(copied, DropReason):
-            raise self._overwritten()
-        return copied
+        return self.read()
 
     def copy_into(self, out: npt.NDArray[Any]) -> None:
         """Copies into an array of the same shape. After `FrameOverwritten` its content is worthless."""
@@ -159,9 +89,3 @@ class Frame:
 
     def __repr__(self) -> str:
         return f"<Frame {self.seq} of stream {self.stream_id}: {self.dtype} {'x'.join(map(str, self.shape))}>"
-
-    def _overwritten(self) -> FrameOverwritten:
-        if self._late is not None:
-            late, self._late = self._late, None
-            late(self)
-        return FrameOverwritten(f"frame {self.seq} of stream {self.stream_id} was overwritten before it was used")

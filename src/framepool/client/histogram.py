@@ -7,12 +7,14 @@ of a value that was recorded, from nanoseconds to 19 hours, in 40 KiB. Times are
 from __future__ import annotations
 
 import math
+import threading
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from framepool.clock import Clock
+from framepool._native.frames import Ages
+from framepool.clock import Clock, MonotonicClock
 from framepool.wire._generated.control_900 import ClockDomain
 
 BUCKET_BITS: Final = 7
@@ -26,6 +28,10 @@ EXACT_BITS: Final = BUCKET_BITS + 1
 BUCKETS: Final = ((VALUE_BITS - EXACT_BITS) << BUCKET_BITS) + (1 << EXACT_BITS)
 
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
+
+
+Aged = tuple[npt.NDArray[np.int64], int, int, int, int, int]
+"""Counts by bucket; how many, how many below 0, their sum, the least and the most (`Ages.take`)."""
 
 
 class LatencyHistogram:
@@ -81,6 +87,16 @@ class LatencyHistogram:
         if other.minimum is not None and other.maximum is not None:
             self._counts += other._counts
             self._note(other.count, other.total, other.minimum, other.maximum)
+
+    def take(self, taken: Aged | None) -> None:
+        """Takes over what was counted natively."""
+        if taken is None:
+            return
+        counts, count, negative, total, least, most = taken
+        self._counts += counts
+        self.negative += negative
+        if count:
+            self._note(count, total, least, most)
 
     def percentile(self, percent: float) -> int | None:
         """The least duration that `percent` of all do not exceed, within 0.4 %; None when there are none."""
@@ -143,16 +159,35 @@ class LatencyMeter:
     """Latency = now - `SlotHeader.timestamp_ns`, in the clock domain of the stamp (Wire 15.7)."""
 
     def __init__(self, clock: Clock, domain: ClockDomain | None = ClockDomain.MONOTONIC) -> None:
-        self.histogram = LatencyHistogram()
+        """`domain` is what the announce of the stream declares; None when its MONOTONIC clock is another host's, and
+        then there is no latency to tell (`decisions.md` #56)."""
         self.domain = domain
-        """What the announce of the stream declares; None when its MONOTONIC clock is another host's, and then
-        there is no latency to tell (`decisions.md` #56)."""
+        self.ages: Ages | None = None
+        """Where frames are counted natively, on a clock of the machine."""
         self._clock = clock
+        self._histogram = LatencyHistogram()
+        self._settling = threading.Lock()
+        if isinstance(clock, MonotonicClock):
+            self.ages = Ages(realtime=domain is ClockDomain.REALTIME_SYNCED)
+
+    @property
+    def histogram(self) -> LatencyHistogram:
+        """All that was counted until now."""
+        self.settle()
+        return self._histogram
+
+    def settle(self) -> None:
+        """Takes over what was counted natively."""
+        if self.ages is not None:
+            with self._settling:
+                taken = self.ages.take()
+                if self.domain is not None:
+                    self._histogram.take(taken)
 
     def observe(self, timestamp_ns: int) -> None:
         """Counts the age of a frame that was just read; 0 is no stamp."""
         if self.domain is not None and timestamp_ns:
-            self.histogram.record(self._clock.now_ns(self.domain) - timestamp_ns)
+            self._histogram.record(self._clock.now_ns(self.domain) - timestamp_ns)
 
     def statistics(self) -> dict[str, float | int | None]:
         return self.histogram.to_dict()

@@ -42,6 +42,15 @@ class MappingState(enum.Enum):
     """Told to leave shared memory alone: of a consumer, never of a mapping."""
 
 
+class Changes:
+    """How often something changed. Who looks often compares the count, which is cheap, instead of the thing."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Mapping:
     """The regions of one stream in one process: all of one epoch, or none."""
 
@@ -50,6 +59,8 @@ class Mapping:
     ) -> None:
         self.stream_id = stream_id
         self.stream: MappedStream | None = None
+        self.changes = Changes()
+        """Of `stream`."""
         self.last_refusal = ""
         self.counts: Counter[str] = Counter()
         self._open_stream = open_stream
@@ -148,6 +159,7 @@ class Mapping:
         """Lets go of all regions; frames in flight are dropped with them."""
         stream, self.stream = self.stream, None
         if stream is not None:
+            self.changes.count += 1
             log.info("stream %d: epoch %d unmapped: %s", self.stream_id, stream.layout.epoch, why)
             self.counts["unmapped"] += 1
             stream.close()
@@ -173,6 +185,7 @@ class Mapping:
             return
         self._pid = block.pid
         self.stream = stream
+        self.changes.count += 1
         self.last_refusal = ""
         self.counts["mapped"] += 1
 

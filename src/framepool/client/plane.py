@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, get_args
 
+from framepool._native.frames import UnderLease
+from framepool.client.mapping import Changes
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
@@ -64,6 +66,8 @@ class Place(ABC):
     """The regions of one stream as they may be used right now. Turned by its plane."""
 
     stream_id: int
+    changes: Changes
+    """Counts what may change `stream`, except that the lease runs out: who has seen the count knows the stream."""
 
     @property
     @abstractmethod
@@ -97,9 +101,10 @@ class Place(ABC):
     def start(self) -> None:
         """Called once, when the plane takes the place in."""
 
-    def deadline_ns(self) -> int | None:
-        """Until when the regions may be written without asking again, on the monotonic clock; None is for ever."""
-        return None
+    def lend(self, frames: UnderLease) -> bool:
+        """Lets frames be written or read natively under the lease of this place; False if its end cannot be seen
+        there, and then the place is to be asked each time."""
+        return True
 
     def do_work(self) -> int:
         return 0

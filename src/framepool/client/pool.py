@@ -85,7 +85,7 @@ class Pool:
         self._granted_ids: set[int] = set()
         self._publication: Publication | None = None
         self._lookup: Lookup | None = None
-        self._planes = {(config.channels.control, config.stream_ids.control): self._plane}
+        self._planes = {(channel.place(config.channels.control), config.stream_ids.control): self._plane}
         self._attach_settings = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
 
     @property
@@ -267,14 +267,15 @@ class Pool:
     def _plane_at(self, control_channel: str, control_stream_id: int) -> ControlPlane:
         """The control plane of a driver that takes its requests there (Discovery 5.2): the same for all of them but
         for its control stream."""
-        where = (control_channel, control_stream_id)
+        key = (channel.place(control_channel), control_stream_id)
         with self._plane.lock():
-            plane = self._planes.get(where)
+            plane = self._planes.get(key)
             if plane is None:
                 ids, channels = self.config.stream_ids, self.config.channels
+                where = (control_channel, control_stream_id)
                 plane = ControlPlane(self._client, self._clock, ids, channels, control=where)
                 self._open.enter_context(Runner(plane, idle=Sleeping()).start())
-                self._planes[where] = plane
+                self._planes[key] = plane
             return plane
 
     def _seat(
@@ -390,11 +391,13 @@ class Pool:
         consumer.configured_fallback = fallback
         low, high = self.config.stream_ids.bridge_destinations
         bridged = low <= place.stream_id <= high
-        consumer.own_clock = not bridged
+        if bridged:  # its timestamps are of another host's clock (`decisions.md` #56)
+            consumer.latency.domain = None
         consumer.duties = ConsumerDuties(
             plane,
             place.stream_id,
             read=consumer.reading,
+            tend=consumer.tend,
             wishes=wishes,
             forwarded=bridged,
             rejected=place.rejected,

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from framepool._native.frames import ABANDONED, EXPIRED, FrameWriter
+from framepool._native.frames import ABANDONED, ClaimedSlot, FrameWriter
 from framepool._native.seqlock import Layout, RingWriter
 from framepool.client.gauges import Values
 from framepool.client.mapping import ring_parts
@@ -24,11 +24,11 @@ from framepool.client.plane import Place
 from framepool.client.producer_duties import ProducerDuties
 from framepool.client.progress import ProgressReporter
 from framepool.client.trace import Trace, Traced
-from framepool.clock import Clock
+from framepool.clock import Clock, MonotonicClock
 from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
-from framepool.transport.aeron import Outcome, Publication
+from framepool.transport.aeron import Publication
 from framepool.wire._generated.control_900 import ClockDomain, FrameDescriptor, MajorOrder, ProgressUnit
 from framepool.wire.dtypes import from_numpy
 
@@ -57,16 +57,17 @@ class Producer:
         """Its part in the control plane, which the pool gives it."""
         self.stream_id = place.stream_id
         self.closed = False
-        self.counts: Counter[str] = Counter()
+        self._own: Counter[str] = Counter()
         self._place = place
         self._descriptors = descriptors
         self._clock = clock
         self._publish_timestamps = publish_timestamps
         self._on_close = on_close
+        self._changes = place.changes
+        self._seen = -1
+        self._native_clock = isinstance(clock, MonotonicClock)
         self._stream: MappedStream | None = None
-        self._ring: RingWriter | None = None
         self._frames: FrameWriter | None = None
-        self._next_seq = 0
         self._last_layout: Layout | None = None
         self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str, str | None], Layout] = {}
 
@@ -90,9 +91,17 @@ class Producer:
         self.duties.blobs.send(self.stream_id, self.metadata.version, blob_type, data)
 
     @property
+    def counts(self) -> Counter[str]:
+        """Frames by what became of them."""
+        counts = self._own.copy()
+        if self._frames is not None:
+            counts.update(_counted(self._frames))
+        return +counts
+
+    @property
     def current_seq(self) -> int:
         """Of the last frame claimed; 0 before there is one."""
-        return max(self._next_seq - 1, 0)
+        return max(self._next_seq() - 1, 0)
 
     @property
     def attached(self) -> bool:
@@ -148,30 +157,23 @@ class Producer:
         A `trace_id` begins a trace. With `parents`, the frames that this one was made of, it gets a trace id of its
         own, and one TraceLinkSet on the metadata stream names theirs; if none of them is traced, neither is this one.
         """
-        image = np.asarray(array)
-        columns_first = image.flags.f_contiguous and not image.flags.c_contiguous
-        layout = self._layout(image.shape, image.dtype, "F" if columns_first else "C")
-        if parents or (self.duties and self.duties.own_streams):
-            return self._publish_by_slot(image, layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
-        if self._writer() is None or self._frames is None:
-            self.counts["no lease"] += 1
+        duties = self.duties
+        if parents or (duties is not None and duties.own_streams):
+            return self._publish_by_slot(np.asarray(array), timestamp_ns, meta_version, Trace.of(trace_id, parents))
+        frames = self._frames if self._changes.count == self._seen else self._writer()
+        if frames is None:
+            self._own["no lease"] += 1
             return None
-        seq = self._next_seq
-        self._frames.deadline_ns = self._place.deadline_ns()
+        if timestamp_ns is None and not self._native_clock:
+            timestamp_ns = self._clock.timestamp_ns()
+        if meta_version is None:
+            meta_version = 0 if duties is None else duties.metadata.version
         try:
-            outcome = self._frames.publish(
-                seq,
-                image,
-                layout,
-                self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns,
-                self._metadata_version() if meta_version is None else meta_version,
-                trace_id or 0,
-                self._publish_timestamps,
-            )
+            seq: int = frames.put(array, timestamp_ns, meta_version, trace_id, self._publish_timestamps)
         except NoPoolFits:
-            self.counts["no pool fits"] += 1
+            self._own["no pool fits"] += 1
             return None
-        return self._judge(seq, outcome)
+        return seq if seq >= 0 else None
 
     def publish_batch(self, arrays: Iterable[npt.ArrayLike]) -> list[int | None]:
         """Publishes one array after the other."""
@@ -202,112 +204,99 @@ class Producer:
     def statistics(self) -> dict[str, object]:
         """Counts of frames by what became of them, and the state of lease and mapping."""
         duties = self.duties.statistics() if self.duties else {}
-        return {"next_seq": self._next_seq, **self.counts, **self._place.statistics(), **duties}
+        return {"next_seq": self._next_seq(), **self.counts, **self._place.statistics(), **duties}
 
     def _publish_by_slot(
-        self, image: npt.NDArray[Any], layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace
+        self, image: npt.NDArray[Any], timestamp_ns: int | None, meta_version: int | None, trace: Trace
     ) -> int | None:
         """The same step by step, for frames whose descriptor is not all there is to tell."""
         try:
-            slot = self._claim(layout, timestamp_ns, meta_version, trace)
+            slot = self._claim(self._describe(image, _columns_first(image)), timestamp_ns, meta_version, trace)
             slot.array[...] = image
             slot.commit()
         except (NotAttached, NoPoolFits):
             return None
         return slot.seq
 
-    def _judge(self, seq: int, outcome: int) -> int | None:
-        """What became of a frame that was published in one call; the lease is looked at before and after the copy."""
-        if outcome == EXPIRED:
-            self.counts["no lease"] += 1
-            return None
-        self._next_seq = seq + 1
-        if outcome == ABANDONED:
-            self.counts["lease lost while writing"] += 1
-            return None
-        self.counts["published"] += 1
-        self._count_told(outcome)
-        return seq
-
-    def _count_told(self, outcome: int) -> None:
-        if outcome == Outcome.NOT_CONNECTED:
-            self.counts["without readers"] += 1
-        elif outcome < 0:
-            self.counts["descriptors lost"] += 1
-
-    def _metadata_version(self) -> int:
-        return self.duties.metadata.version if self.duties else 0
-
     def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace) -> Slot:
-        ring = self._writer()
-        if ring is None or self._stream is None:
-            self.counts["no lease"] += 1
-            raise NotAttached(f"stream {self.stream_id}: no lease right now; the frame is dropped")
-        seq = self._next_seq
-        try:
-            ring.claim(seq, layout.extent)
-        except NoPoolFits:
-            self.counts["no pool fits"] += 1
-            raise
-        self._next_seq = seq + 1
-        stamp = self._clock.timestamp_ns() if timestamp_ns is None else timestamp_ns
+        frames = self._frames if self._changes.count == self._seen else self._writer()
+        if timestamp_ns is None and not self._native_clock:
+            timestamp_ns = self._clock.timestamp_ns()
         if meta_version is None:
-            meta_version = self._metadata_version()
-        return Slot(self, ring, seq, self._stream.layout.epoch, layout, stamp, meta_version, trace)
+            meta_version = 0 if self.duties is None else self.duties.metadata.version
+        try:
+            slot = None if frames is None else frames.claim(Slot, layout, timestamp_ns, meta_version)
+        except NoPoolFits:
+            self._own["no pool fits"] += 1
+            raise
+        if slot is None:
+            if frames is None:
+                self._own["no lease"] += 1
+            raise NotAttached(f"stream {self.stream_id}: no lease right now; the frame is dropped")
+        slot._producer = self
+        slot._reporter = None
+        slot.trace = trace
+        return slot
 
     def _commit(self, slot: Slot) -> None:
         """The second look at the lease, then the commit and its descriptor."""
-        if self._place.stream is not self._stream or slot._ring is not self._ring:
-            slot.abandon()
-            self.counts["lease lost while writing"] += 1
+        if self._changes.count != self._seen:
+            self._writer()
+        if slot.writer is not self._frames:
+            slot.forsake()
+            self._own["lease lost while writing"] += 1
             raise NotAttached(f"stream {self.stream_id}: the lease ended while frame {slot.seq} was written")
-        slot._ring.commit(slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version)
-        self.counts["published"] += 1
-        self._tell(slot)
+        if slot.finish(slot.trace.trace_id or 0, self._publish_timestamps) == ABANDONED:
+            raise NotAttached(f"stream {self.stream_id}: the lease ended while frame {slot.seq} was written")
+        if self.duties is not None and (self.duties.own_streams or slot.trace.parents):
+            self._tell_more(slot, self.duties)
 
-    def _tell(self, slot: Slot) -> None:
-        descriptor = FrameDescriptor(
-            stream_id=self.stream_id,
-            epoch=slot.epoch,
-            seq=slot.seq,
-            timestamp_ns=self._clock.timestamp_ns() if self._publish_timestamps else None,
-            trace_id=slot.trace.trace_id,
-        )
-        data = descriptor.encode()
-        try:
-            outcome = self._descriptors.offer(data)
-        except MediaDriverLost:
-            outcome = Outcome.CLOSED
-        self._count_told(outcome)
-        if self.duties and self.duties.own_streams:
-            self.duties.tell(data)
-        if self.duties and (links := slot.trace.links(self.stream_id, slot.epoch, slot.seq)):
-            self.counts["trace links sent" if self.duties.link(links) else "trace links lost"] += 1
+    def _tell_more(self, slot: Slot, duties: ProducerDuties) -> None:
+        """Descriptors for consumers with a stream of their own, and what the frame was made of."""
+        if duties.own_streams:
+            descriptor = FrameDescriptor(
+                stream_id=self.stream_id,
+                epoch=slot.epoch,
+                seq=slot.seq,
+                timestamp_ns=self._clock.timestamp_ns() if self._publish_timestamps else None,
+                meta_version=slot.meta_version or None,
+                trace_id=slot.trace.trace_id,
+            )
+            duties.tell(descriptor.encode())
+        if links := slot.trace.links(self.stream_id, slot.epoch, slot.seq):
+            self._own["trace links sent" if duties.link(links) else "trace links lost"] += 1
 
-    def _writer(self) -> RingWriter | None:
+    def _writer(self) -> FrameWriter | None:
         """The writer of the epoch that the lease allows now; a new epoch starts at sequence 0 (Wire 15.2)."""
+        seen = self._changes.count
         stream = self._place.stream
         if stream is not self._stream:
             self._leave()
             self._stream = stream
             if stream is not None:
-                self._ring = RingWriter(*ring_parts(stream))
                 self._frames = FrameWriter(
                     self._descriptors,
-                    self._ring,
+                    RingWriter(*ring_parts(stream)),
                     self.stream_id,
                     stream.layout.epoch,
                     realtime=self._clock.domain is ClockDomain.REALTIME_SYNCED,
+                    describe=self._describe,
                 )
-        return self._ring
+        self._seen = seen if self._frames is not None and self._place.lend(self._frames) else -1
+        return self._frames
 
     def _leave(self) -> None:
-        ring, self._ring = self._ring, None
-        self._frames = None
+        frames, self._frames = self._frames, None
         self._stream = None
-        self._next_seq = 0
-        if ring is not None:
-            ring.close()
+        if frames is not None:
+            self._own.update(_counted(frames))
+            frames.ring.close()
+
+    def _next_seq(self) -> int:
+        return 0 if self._frames is None else self._frames.next_seq
+
+    def _describe(self, image: npt.NDArray[Any], columns_first: bool) -> Layout:
+        return self._layout(image.shape, image.dtype, "F" if columns_first else "C")
 
     def _layout(
         self,
@@ -330,32 +319,14 @@ class Producer:
         return layout
 
 
-class Slot:
+class Slot(ClaimedSlot):
     """A claimed slot: fill `array`, and leaving the `with` block commits it; an exception abandons it."""
 
-    def __init__(
-        self,
-        producer: Producer,
-        ring: RingWriter,
-        seq: int,
-        epoch: int,
-        layout: Layout,
-        timestamp_ns: int,
-        meta_version: int,
-        trace: Trace,
-    ) -> None:
-        self.seq = seq
-        self.epoch = epoch
-        self.layout = layout
-        self.timestamp_ns = timestamp_ns
-        self.meta_version = meta_version
-        self.trace = trace
-        self.array: npt.NDArray[Any] = ring.array(seq, layout)
-        """The payload in shared memory, writable."""
-        self._ring = ring
-        self._producer = producer
-        self._reporter: ProgressReporter | None = None
-        self._open = True
+    __slots__ = ("_producer", "_reporter", "trace")
+
+    _producer: Producer
+    _reporter: ProgressReporter | None
+    trace: Trace
 
     def progress(self, nbytes: int | None = None, *, rows: int | None = None, columns: int | None = None) -> bool:
         """So much is filled now; says whether consumers were told. Nothing at all says that filling begins.
@@ -366,7 +337,7 @@ class Slot:
             if self._producer.duties is None:
                 return False
             self._reporter = self._producer.duties.progress.frame(
-                self.epoch, self.seq, self.layout, self.layout.extent, write_header=self._write_header
+                self.epoch, self.seq, self.layout, self.layout.extent, write_header=self.write_header
             )
             self._reporter.start()
         if nbytes is None and rows is None and columns is None:
@@ -375,23 +346,18 @@ class Slot:
 
     def commit(self) -> None:
         """Makes the frame readable and tells of it; raises `NotAttached` if the lease ended meanwhile."""
-        if self._open:
+        if self.open:
             self._producer._commit(self)
-            self._open = False
             if self._reporter is not None:
                 self._reporter.complete()
 
     def abandon(self) -> None:
         """Gives the slot up: readers see a gap."""
-        if self._open:
-            self._open = False
+        if self.open:
             if self._reporter is not None:
                 self._reporter.abandon()
-            try:
-                self._ring.abandon(self.seq)
-            except ValueError:  # the ring was closed with its epoch
-                return
-            self._producer.counts["abandoned"] += 1
+            if self.forsake():
+                self._producer._own["abandoned"] += 1
 
     def __enter__(self) -> Self:
         return self
@@ -404,6 +370,18 @@ class Slot:
         else:
             self.abandon()
 
-    def _write_header(self) -> None:
-        """What consumers read before the commit (`decisions.md` #29)."""
-        self._ring.write_header(self.seq, self.layout, self.timestamp_ns, self.meta_version)
+
+def _columns_first(image: npt.NDArray[Any]) -> bool:
+    return image.flags.f_contiguous and not image.flags.c_contiguous
+
+
+def _counted(frames: FrameWriter) -> dict[str, int]:
+    """What a writer counted, by the names that people see."""
+    return {
+        "published": frames.committed,
+        "without readers": frames.unheard,
+        "descriptors lost": frames.untold,
+        "no lease": frames.expired,
+        "lease lost while writing": frames.abandoned,
+        "abandoned": frames.failed,
+    }

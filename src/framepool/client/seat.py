@@ -6,6 +6,7 @@ the driver's announces from epoch to epoch without attaching again (`decisions.m
 
 from __future__ import annotations
 
+from framepool._native.frames import UnderLease
 from framepool.agent import Timers
 from framepool.client.attach import Attachment, AttachSettings, Grant
 from framepool.client.mapping import Mapping
@@ -58,6 +59,7 @@ class Seat(Place):
             clock=plane.clock,
             freshness_ns=settings.driver_timeout_ns,
         )
+        self.changes = self.mapping.changes
         self._timers = Timers(plane.clock)
         self._timers.every(NANOS_PER_SECOND, self.mapping.check_activity)
         self._granted: Grant | None = None
@@ -78,8 +80,8 @@ class Seat(Place):
         stream = self.stream
         return None if stream is None else (self.attachment.client_id, stream.layout.epoch)
 
-    def deadline_ns(self) -> int | None:
-        return self.attachment.deadline_ns()
+    def lend(self, frames: UnderLease) -> bool:
+        return self.attachment.lend(frames)
 
     def refusal(self) -> str:
         return self.attachment.last_refusal or self.mapping.last_refusal
@@ -128,6 +130,7 @@ class Seat(Place):
         if self.attachment.grant is self._granted:
             return
         self._granted = self.attachment.grant
+        self.changes.count += 1
         if self._granted is None:
             self.mapping.unmap("the lease ended")
         else:

@@ -12,7 +12,7 @@ import os
 
 from framepool.agent import Timers
 from framepool.client.attach import new_client_id
-from framepool.client.mapping import Mapping
+from framepool.client.mapping import Changes, Mapping
 from framepool.client.plane import ControlPlane, Place
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.config import Config, ProfileConfig
@@ -36,6 +36,7 @@ class AnnouncedPlace(Place):
         self.mapping = Mapping(
             stream_id, open_stream=lambda layout: map_stream(layout, allowed, owners=policy), clock=plane.clock
         )
+        self.changes = self.mapping.changes
         self._timers = Timers(plane.clock)
         self._timers.every(NANOS_PER_SECOND, self.mapping.check_activity)
 
@@ -97,6 +98,7 @@ class OwnedPlace(Place):
         self._timers = Timers(plane.clock)
         self._lock = allocator.lock()
         self._regions: MappedStream | None = None
+        self.changes = Changes()
 
     def start(self) -> None:
         """Makes an epoch, complete and synced, and only then begins to announce it (Wire 15.14)."""
@@ -111,6 +113,7 @@ class OwnedPlace(Place):
             )
             allowed = AllowedDirectories([self._allocator.base_dir])
             self._regions = map_stream(layout, allowed, writable=True)
+            self.changes.count += 1
         except BaseException:
             self._lock.release()
             raise
@@ -149,6 +152,7 @@ class OwnedPlace(Place):
         """Removes the files; the newest directory stays, empty, to keep the count of epochs (`decisions.md` #33)."""
         regions, self._regions = self._regions, None
         if regions is not None:
+            self.changes.count += 1
             regions.close()
             self._allocator.remove_epoch(self.stream_id, regions.layout.epoch)
             self._lock.release()

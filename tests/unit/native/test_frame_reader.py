@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framepool._native.frames import FrameReader, FrameWriter, Taken
+from framepool._native.frames import Ages, FrameReader, FrameWriter, Taken
 from framepool._native.seqlock import Layout, RingReader, RingWriter
-from framepool.errors import DecodeError, ForkedError, MediaDriverLost, TransportClosed
+from framepool.client.histogram import LatencyHistogram
+from framepool.errors import DecodeError, ForkedError, FrameOverwritten, MediaDriverLost, TransportClosed
 from framepool.shm.drop import DropReason
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Client, Drain, Publication
@@ -132,7 +133,7 @@ class Model:
 
 def plain(taken: Taken) -> tuple[Any, ...]:
     assert taken.seq == taken.checked.seq
-    said = (taken.publish_timestamp_ns, taken.meta_version, taken.trace_id)
+    said = (taken.publish_timestamp_ns, taken.told_meta_version, taken.trace_id)
     return (taken.seq, said, taken.checked.timestamp_ns, taken.checked.pool_id, taken.checked.layout.shape)
 
 
@@ -362,6 +363,62 @@ def test_closed_ring_is_unmapped(ends: Ends, drain: Drain, ring: RingReader, unt
     assert reader.unmapped == 1
 
 
+def test_reader_whose_lease_is_over_says_so_and_takes_nothing(drain: Drain, ring: RingReader) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    reader.deadline_ns = time.monotonic_ns()
+    assert reader.take() is None
+    reader.deadline_ns = None
+    assert reader.take() is not None
+
+
+class Named(Taken):
+    """A frame of a kind of one's own."""
+
+    __slots__ = ()
+
+
+def test_frames_are_of_the_kind_asked_for_and_know_when_they_are_lapped(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader
+) -> None:
+    writer = FrameWriter(ends.publication, RingWriter(slots.header, NSLOTS, slots.pools), STREAM, EPOCH)
+    late: list[Taken] = []
+    reader = FrameReader(drain, ring, STREAM, EPOCH, kind=Named, lookup=lambda *asked: asked, late=late.append)
+    image = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    layout = Layout(TensorLayout.of(image).header)
+    assert writer.publish(0, image, layout, 5) >= 0
+    assert drain.wait(10)
+    (frame,) = reader.take() or []
+    assert type(frame) is Named
+    assert (frame.stream_id, frame.epoch, frame.seq, frame.timestamp_ns) == (STREAM, EPOCH, 0, 5)
+    assert frame.lookup is not None
+    assert frame.lookup(1, 2) == (1, 2)
+    with frame as inside:
+        assert np.array_equal(inside, image)
+    assert np.array_equal(frame.read(), image)
+    writer.publish(NSLOTS, image + 1, layout)
+    assert not frame.valid()
+    for _ in range(2):
+        with pytest.raises(FrameOverwritten), frame:
+            pass
+    with pytest.raises(FrameOverwritten):
+        frame.read()
+    assert late == [frame], "told once"
+    with pytest.raises(TypeError, match="no kind of frame"):
+        FrameReader(drain, ring, STREAM, EPOCH, kind=int)  # type: ignore[type-var]
+
+
+@given(ages=st.lists(st.integers(-(10**6), 2**57) | st.integers(0, 1000), max_size=40))
+def test_ages_are_counted_as_the_histogram_counts_them(ages: list[int]) -> None:
+    native = Ages()
+    expected, counted = LatencyHistogram(), LatencyHistogram()
+    for age in ages:
+        native.record(age)
+        expected.record(age)
+    counted.take(native.take())
+    assert counted.to_dict() == expected.to_dict()
+    assert native.take() is None
+
+
 def test_frames_of_a_writer_in_c_arrive(ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader) -> None:
     writer = FrameWriter(ends.publication, RingWriter(slots.header, NSLOTS, slots.pools), STREAM, EPOCH)
     reader = FrameReader(drain, ring, STREAM, EPOCH)
@@ -372,7 +429,8 @@ def test_frames_of_a_writer_in_c_arrive(ends: Ends, drain: Drain, slots: ModelSl
         assert drain.wait(10)
         (taken,) = reader.take()
         assert (taken.seq, taken.checked.timestamp_ns, taken.checked.meta_version) == (seq, seq, seq % 3)
-        assert taken.meta_version == (seq % 3 or None)
+        assert taken.told_meta_version == (seq % 3 or None)
+        assert taken.meta_version == seq % 3
         assert taken.trace_id == (seq % 2 or None)
         assert (taken.publish_timestamp_ns is not None) == bool(seq % 2)
         assert np.array_equal(ring.array(taken.checked), image + seq)
@@ -413,7 +471,7 @@ def test_forked_child_is_refused(drain: Drain, ring: RingReader) -> None:
 
 def test_unfit_arguments_are_refused(drain: Drain, ring: RingReader) -> None:
     with pytest.raises(TypeError):
-        Taken()
+        Taken()  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         FrameReader(None, ring, STREAM, EPOCH)  # type: ignore[arg-type]
     with pytest.raises(OverflowError):

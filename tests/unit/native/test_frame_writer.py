@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from framepool._native.aeron import Heartbeat
-from framepool._native.frames import ABANDONED, EXPIRED, FrameWriter
+from framepool._native.frames import ABANDONED, EXPIRED, ClaimedSlot, FrameWriter
 from framepool._native.seqlock import CheckedSlot, Layout
 from framepool.errors import NoPoolFits, SequenceError, TensorError, TransportClosed
 from framepool.shm.drop import DropReason
@@ -18,6 +20,7 @@ from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Client, Outcome
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import FrameDescriptor, MajorOrder
+from framepool.wire.dtypes import from_numpy
 from tests.support.slots import CoreSlots
 from tests.unit.transport.conftest import CHANNEL, Ends
 
@@ -59,7 +62,7 @@ def test_frame_is_committed_before_its_descriptor_says_so(writer: FrameWriter, s
     assert np.array_equal(content(slots, 0), IMAGE)
     assert slots.accept(0).timestamp_ns == 77
     assert slots.accept(0).pool_id == 1
-    assert writer.statistics() == {"committed": 1, "told": 1, "expired": 0, "abandoned": 0}
+    assert (writer.committed, writer.told, writer.expired, writer.abandoned) == (1, 1, 0, 0)
     assert ends.publication.statistics()["sent"] == 1
 
 
@@ -165,7 +168,7 @@ def test_lease_that_is_over_leaves_the_slot_alone(writer: FrameWriter, slots: Co
     writer.deadline_ns = None
     assert writer.deadline_ns is None
     assert len(descriptors(ends, 2)) == 2
-    assert writer.statistics() == {"committed": 2, "told": 2, "expired": 1, "abandoned": 0}
+    assert (writer.committed, writer.told, writer.expired, writer.abandoned) == (2, 2, 1, 0)
 
 
 def test_lease_that_ends_while_the_slot_is_filled_abandons_it(
@@ -181,7 +184,7 @@ def test_lease_that_ends_while_the_slot_is_filled_abandons_it(
     assert ends.subscription.poll() == []
     writer.deadline_ns = None
     assert writer.publish(9, IMAGE, LAYOUT) >= 0
-    assert writer.statistics() == {"committed": 1, "told": 1, "expired": 0, "abandoned": 1}
+    assert (writer.committed, writer.told, writer.expired, writer.abandoned) == (1, 1, 0, 1)
 
 
 class EndsTheLease:
@@ -225,7 +228,7 @@ def test_nobody_listening_and_back_pressure_are_told_but_not_waited_for(client: 
     alone = FrameWriter(client.add_publication(CHANNEL, 11), slots.writer, STREAM, EPOCH)
     assert alone.publish(0, IMAGE, LAYOUT) == Outcome.NOT_CONNECTED
     assert isinstance(slots.reader.check(0), CheckedSlot)
-    assert alone.statistics() == {"committed": 1, "told": 0, "expired": 0, "abandoned": 0}
+    assert (alone.committed, alone.told, alone.expired, alone.abandoned) == (1, 0, 0, 0)
 
 
 def test_back_pressure_commits_and_drops_the_descriptor(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
@@ -279,7 +282,7 @@ def test_what_the_slot_refuses_is_refused_with_words(writer: FrameWriter, slots:
     slots.writer.close()
     with pytest.raises(ValueError, match="closed"):
         writer.publish(2, IMAGE, LAYOUT)
-    assert writer.statistics() == {"committed": 1, "told": 1, "expired": 0, "abandoned": 0}
+    assert (writer.committed, writer.told, writer.expired, writer.abandoned) == (1, 1, 0, 0)
 
 
 def test_failed_flush_leaves_the_slot_uncommitted(ends: Ends) -> None:
@@ -292,4 +295,60 @@ def test_failed_flush_leaves_the_slot_uncommitted(ends: Ends) -> None:
         writer.publish(1, IMAGE, LAYOUT)
     assert slots.reader.check(1) is DropReason.NOT_COMMITTED
     assert ends.subscription.poll() == []
-    assert writer.statistics() == {"committed": 0, "told": 0, "expired": 0, "abandoned": 1}
+    assert (writer.committed, writer.failed) == (0, 1)
+
+
+def test_array_after_array_goes_under_rising_numbers(slots: CoreSlots, ends: Ends) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def describe(image: npt.NDArray[Any], columns_first: bool) -> Layout:
+        asked.append(image.shape)
+        order = MajorOrder.COLUMN if columns_first else MajorOrder.ROW
+        return Layout(TensorLayout.build(from_numpy(image.dtype), image.shape, order=order).header)
+
+    writer = FrameWriter(ends.publication, slots.writer, STREAM, EPOCH, describe=describe)
+    kinds = [
+        np.arange(6, dtype=np.uint16).reshape(2, 3),
+        np.arange(6, dtype=np.uint16).reshape(2, 3) + 1,
+        np.arange(6, dtype=np.int16).reshape(2, 3),
+        np.asfortranarray(np.arange(6, dtype=np.int16).reshape(2, 3)),
+        np.arange(12, dtype=np.int16).reshape(2, 6)[:, ::2],
+        np.full((1,), 5, dtype=np.float64),
+        np.zeros((0, 3), dtype=np.uint8),
+    ]
+    for seq, image in enumerate(kinds):
+        assert writer.put(image, seq, 1, 7, True) == seq
+        assert np.array_equal(content(slots, seq), image)
+    assert asked == [(2, 3), (2, 3), (2, 3), (2, 3), (1,), (0, 3)], "an array of the last kind is not described again"
+    assert writer.put([1, 2, 3]) == len(kinds) == writer.next_seq - 1
+    told = descriptors(ends, len(kinds) + 1)
+    assert [each.seq for each in told] == list(range(len(kinds) + 1))
+    assert (told[0].meta_version, told[0].trace_id, told[-1].trace_id) == (1, 7, None)
+    writer.deadline_ns = time.monotonic_ns()
+    assert writer.put(kinds[0]) == EXPIRED
+    assert writer.claim(ClaimedSlot, LAYOUT) is None
+    assert writer.next_seq == len(kinds) + 1
+
+
+def test_claimed_slot_is_finished_or_forsaken(writer: FrameWriter, slots: CoreSlots, ends: Ends) -> None:
+    first = writer.claim(ClaimedSlot, LAYOUT, 11, 3)
+    assert first is not None
+    assert first.open
+    assert (first.seq, first.epoch, first.timestamp_ns, first.meta_version) == (0, EPOCH, 11, 3)
+    first.array[...] = IMAGE
+    assert first.finish(7) >= 0
+    assert not first.open
+    assert np.array_equal(content(slots, 0), IMAGE)
+    assert descriptors(ends, 1) == [FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=0, meta_version=3, trace_id=7)]
+    second = writer.claim(ClaimedSlot, LAYOUT)
+    assert second is not None
+    assert second.forsake()
+    assert slots.reader.check(1) is DropReason.NOT_COMMITTED
+    with pytest.raises(SequenceError):
+        second.finish()
+    with pytest.raises(TypeError, match="no kind of slot"):
+        writer.claim(int, LAYOUT)  # type: ignore[type-var]
+    third = writer.claim(ClaimedSlot, LAYOUT)
+    slots.writer.close()
+    assert third is not None
+    assert not third.forsake(), "the ring was closed with its epoch"
