@@ -20,6 +20,7 @@ from framepool.discovery.host import this_host
 from framepool.discovery.query import Query
 from framepool.discovery.stream import Stream
 from framepool.errors import AmbiguousStream, DiscoveryError, StreamNotFound
+from framepool.transport import channel
 from framepool.transport.aeron import Client
 
 PAUSE = 0.1
@@ -37,7 +38,7 @@ class Lookup:
 
     def __init__(self, plane: ControlPlane, client: Client, config: Config) -> None:
         self._plane = plane
-        self._authority = (config.channels.control, config.stream_ids.control)
+        self._authority = (channel.place(config.channels.control), config.stream_ids.control)
         self._freshness_ns = 3 * config.driver.announce_period_ms * NANOS_PER_MILLI
         self._discovery = DiscoveryClient(
             client,
@@ -86,7 +87,7 @@ class Lookup:
 
     def _is_stale(self, stream: Stream) -> bool:
         """Whether this host's own driver announced a later epoch meanwhile (Discovery 7)."""
-        if not stream.local or (stream.control_channel, stream.control_stream_id) != self._authority:
+        if not stream.local or (channel.place(stream.control_channel), stream.control_stream_id) != self._authority:
             return False
         announced = self._plane.announced(stream.stream_id)
         if announced is None or self._plane.clock.monotonic_ns() - announced[1] > self._freshness_ns:

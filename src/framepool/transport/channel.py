@@ -39,6 +39,16 @@ def parse(channel: str) -> tuple[str, dict[str, str]]:
     return media, parameters
 
 
+LOCATION = ("endpoint", "control", "control-mode", "interface")
+"""The parameters that say where a channel is; the others say how it is used there."""
+
+
+def place(channel: str) -> tuple[str, ...]:
+    """What two names of one and the same channel have in common."""
+    media, parameters = parse(channel)
+    return media, *(parameters.get(key, "") for key in LOCATION)
+
+
 def build(media: str, parameters: Mapping[str, str]) -> str:
     query = "|".join(f"{key}={value}" for key, value in parameters.items())
     return f"aeron:{media}?{query}" if query else f"aeron:{media}"

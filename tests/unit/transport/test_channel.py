@@ -49,3 +49,12 @@ def test_malformed_channel_is_refused(text: str) -> None:
 def test_impossible_term_length_is_refused(length: int) -> None:
     with pytest.raises(ConfigurationError, match="power of two"):
         channel.control(term_length=length)
+
+
+def test_two_names_of_one_channel_are_one_place() -> None:
+    ipc = channel.place("aeron:ipc")
+    assert channel.place("aeron:ipc?term-length=64k|tether=false|alias=x") == ipc
+    udp = channel.place("aeron:udp?endpoint=127.0.0.1:40123|mtu=8k")
+    assert channel.place("aeron:udp?mtu=1408|endpoint=127.0.0.1:40123") == udp
+    elsewhere = ("endpoint=127.0.0.1:40124", "control=127.0.0.1:40123|control-mode=dynamic")
+    assert len({ipc, udp, *(channel.place(f"aeron:udp?{each}") for each in elsewhere)}) == 4
