@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from framepool.discovery.host import this_host
 from framepool.discovery.registry import origin_of
 from framepool.errors import ConfigurationError
 
+PAGE = Path(__file__).parents[3] / "docs" / "discovery.md"
 SOURCE = """
 [[registry.sources]]
 driver_instance_id = "{name}"
@@ -104,6 +106,18 @@ def test_driver_of_a_registry_is_what_the_file_says(tmp_path: Path) -> None:
     origin = origin_of(source)
     assert (origin.instance_id, origin.host, origin.window_ns) == ("rig", "rig", 1_500_000_000)
     assert (origin.control_channel, origin.control_stream_id) == ("aeron:ipc", 7)
+
+
+def test_examples_of_the_page_are_valid(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    configs = [read(tmp_path, example) for example in examples]
+    assert len(configs) == 4
+    registry = next(config for config in configs if config.registry.sources)
+    driver = next(config for config in configs if config.discovery.announce_channels)
+    source = registry.registry.sources[0]
+    assert source.driver_instance_id == driver.discovery.driver_instance_id
+    assert source.host == driver.discovery.host
+    assert registry.discovery.channel in driver.discovery.registries
 
 
 @pytest.mark.clause("N-4.2-01")
