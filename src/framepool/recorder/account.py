@@ -187,11 +187,11 @@ class StreamAccount:
         self.kept(epoch, seq)
         return [*before, self._loss(epoch, seq, seq, reason, detail)]
 
-    def finished(self) -> list[Loss]:
+    def finished(self, reason: Reason = Reason.GAP, detail: str = "") -> list[Loss]:
         """Nothing more is recorded: what is known to be published until now, and did not come."""
         losses: list[Loss] = []
         for epoch, known in self._epochs.items():
-            losses += self._skip(epoch, known, known.newest + 1, Reason.GAP)
+            losses += self._skip(epoch, known, known.newest + 1, reason, detail)
         return losses
 
     def _begin(self, epoch: int, ring: Survey) -> int:
@@ -212,12 +212,12 @@ class StreamAccount:
                 losses += self._skip(earlier, known, known.newest + 1, Reason.EPOCH_ENDED)
         return losses
 
-    def _skip(self, epoch: int, known: _Epoch, until: int, reason: Reason) -> list[Loss]:
+    def _skip(self, epoch: int, known: _Epoch, until: int, reason: Reason, detail: str = "") -> list[Loss]:
         """Everything from the next frame to the one before `until` is lost."""
         losses = []
-        for end, cause in ((min(until, known.before + 1), known.cause), (until, reason)):
+        for end, cause, more in ((min(until, known.before + 1), known.cause, ""), (until, reason, detail)):
             if end > known.next:
-                losses.append(self._loss(epoch, known.next, end - 1, cause))
+                losses.append(self._loss(epoch, known.next, end - 1, cause, more))
                 known.next = end
         return losses
 

@@ -50,12 +50,15 @@ class Frontier:
         self._boot_id = this_host()
         self._turn = threading.Lock()
         self._open: dict[int, OpenEntry] = {}
+        self._frames = 0
+        self._lost: dict[Reason, int] = {}
 
-    def flushed(self, flush: Flush, activity: Activity, frames: int, lost: dict[Reason, int]) -> None:
+    def flushed(self, flush: Flush) -> None:
         """A flush is durable: tells so."""
         with self._turn:
             self._note(flush.segment, flush.bytes, flush.end_ordinal)
-            self._tell(activity, frames, lost)
+            self._frames, self._lost = flush.frames, flush.lost
+            self._tell(Activity.RECORDING)
 
     def ended(self, segment: Segment) -> None:
         """A segment is durable to its end; it is told with the next flush, or by its entry."""
@@ -70,7 +73,8 @@ class Frontier:
     def tell(self, activity: Activity, frames: int, lost: dict[Reason, int]) -> None:
         """Says again what is durable, and what the recorder does."""
         with self._turn:
-            self._tell(activity, frames, lost)
+            self._frames, self._lost = frames, lost
+            self._tell(activity)
 
     def _note(self, segment: Segment, length: int, end_ordinal: int) -> None:
         contents = segment.contents
@@ -84,7 +88,7 @@ class Frontier:
             end_ordinal=end_ordinal,
         )
 
-    def _tell(self, activity: Activity, frames: int, lost: dict[Reason, int]) -> None:
+    def _tell(self, activity: Activity) -> None:
         watermark = Watermark(
             ordinal=self.ordinal,
             recorded_ns=self._clock.now_ns(ClockDomain.REALTIME_SYNCED),
@@ -92,8 +96,8 @@ class Frontier:
             open=tuple(self._open.values()),
             pid=os.getpid(),
             boot_id=self._boot_id,
-            frames=frames,
-            lost=lost,
+            frames=self._frames,
+            lost=self._lost,
         )
         with contextlib.suppress(OSError):  # a full disk: the disk itself says so, and what is durable stays so
             self._manifest.advance(watermark)

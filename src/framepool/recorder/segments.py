@@ -11,19 +11,23 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from framepool._native.recording import DONE, NO_ROOM, SEGMENT_FULL, Framed, Staging
+from framepool._native.recording import DONE, NO_ROOM, SEGMENT_FULL, Staging
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.config import RecorderConfig
 from framepool.recorder import format as form
-from framepool.recorder.account import AccountState, Loss
+from framepool.recorder.account import AccountState, Loss, Reason
 from framepool.recorder.contents import Contents, LossRow, MessageRow, SegmentHead
 from framepool.recorder.format import BLOCK, Kind
 from framepool.recorder.manifest import SEGMENT_SUFFIX, RecordingInfo
 from framepool.wire._generated.control_900 import ClockDomain
+
+if TYPE_CHECKING:
+    from framepool._native.recording import Framed
 
 
 class CapturedMessage(msgspec.Struct, frozen=True):
@@ -66,6 +70,9 @@ class Flush:
     segment: Segment
     position: int
     end_ordinal: int
+    frames: int
+    """Recorded until then."""
+    lost: dict[Reason, int]
 
     @property
     def bytes(self) -> int:
@@ -166,15 +173,18 @@ class SegmentLog:
         segment = self._current()
         return segment is not None and self._add_message(segment, message)
 
-    def flush(self) -> bool:
-        """Asks for everything to be durable that was added until now; False if there is no room to ask."""
+    def flush(self, frames: int = 0, lost: dict[Reason, int] | None = None) -> bool:
+        """Asks for everything to be durable that was added until now; False if there is no room to ask.
+
+        How much was recorded and lost in all is told with the watermark.
+        """
         segment = self._segment
         if segment is None or not self.is_dirty:
             return True
         if not self._pad(segment):
             return False
         self._flushed = self.staging.head
-        self.queue.append(Flush(segment, self._flushed, segment.end_ordinal))
+        self.queue.append(Flush(segment, self._flushed, segment.end_ordinal, frames, lost or {}))
         return True
 
     def end(self, state: dict[int, AccountState]) -> bool:
