@@ -15,9 +15,11 @@ from framepool.bridge.assembler import PlainAssembler, Room, Whole
 from framepool.bridge.chunks import Chunk, ChunkDrop, ChunkSizing, chunks_of
 from framepool.shm.pool import Pool
 from framepool.shm.tensor import TensorLayout
+from framepool.transport.aeron import Client, ExclusivePublication, Subscription
 from framepool.wire._generated.bridge_902 import BridgeFrameChunk
 from framepool.wire._generated.control_900 import SlotHeader
 from framepool.wire.constants import MESSAGE_HEADER_BYTES
+from tests.support.bridges import free_ports
 
 STREAM, EPOCH = 10_000, 7
 SIZING = ChunkSizing(mtu_bytes=512, chunk_bytes=64)
@@ -82,6 +84,20 @@ def put(message: bytes, name: str, value: int) -> bytes:
     changed = bytearray(message)
     struct.pack_into(f"<{found.code}", changed, MESSAGE_HEADER_BYTES + found.offset, value)
     return bytes(changed)
+
+
+class Link(NamedTuple):
+    """Both ends of a payload channel."""
+
+    publication: ExclusivePublication
+    subscription: Subscription
+
+    @classmethod
+    def open(cls, client: Client, mtu: int = 1408, term: str = "64k") -> Link:
+        """On loopback UDP, at a port that nobody uses."""
+        (port,) = free_ports(1)
+        channel = f"aeron:udp?endpoint=127.0.0.1:{port}|mtu={mtu}|term-length={term}"
+        return cls(client.add_exclusive_publication(channel, 3000), client.add_subscription(channel, 3000))
 
 
 class Arrived(NamedTuple):
