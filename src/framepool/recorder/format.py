@@ -79,24 +79,24 @@ FRAME_HEADER: Final = np.dtype(
             *("magic", "header_crc", "version", "kind", "header_bytes", "segment_id", "record_bytes", "stored_bytes"),
             *("stored_crc", "number", "recorded_ns", "monotonic_ns"),
             *("stream_id", "codec", "epoch", "seq", "publish_timestamp_ns", "trace_id", "raw_bytes", "raw_crc"),
-            *("pool_id", "timestamp_ns", "meta_version", "tensor"),
+            *("pool_id", "timestamp_ns", "meta_version", "tensor", "slot"),
         ],
         "formats": [
             *("<u4", "<u4", "<u2", "<u2", "<u4", "<u8", "<u8", "<u8"),
             *("<u4", "<u4", "<u8", "<u8"),
             *("<u4", "<u4", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4"),
-            *("<u2", "<u8", "<u4", "V192"),
+            *("<u2", "<u8", "<u4", "V192", "V256"),
         ],
         "offsets": [
             *(0, 4, 8, 10, 12, 16, 24, 32),
             *(40, 44, 48, 56),
             *(64, 68, 72, 80, 88, 96, 104, 112),
-            *(SLOT_OFFSET + 16, SLOT_OFFSET + 22, SLOT_OFFSET + 30, SLOT_OFFSET + TENSOR_HEADER_OFFSET),
+            *(SLOT_OFFSET + 16, SLOT_OFFSET + 22, SLOT_OFFSET + 30, SLOT_OFFSET + TENSOR_HEADER_OFFSET, SLOT_OFFSET),
         ],
         "itemsize": FRAME_HEADER_BYTES,
     }
 )
-"""The header of a frame. From `pool_id` on, fields of the slot header, which is at `SLOT_OFFSET` as a whole."""
+"""The header of a frame. From `pool_id` on, fields of the slot header, and `slot` is all of it."""
 
 assert SLOT_OFFSET + HEADER_SLOT_BYTES == FRAME_HEADER_BYTES
 assert PREFIX.size == PREFIX_BYTES
@@ -182,8 +182,8 @@ def encode_frame_header(payload: Buffer, slot: bytes, **fields: int) -> bytes:
     }
     for name, value in values.items():
         header[name] = value
+    header["slot"] = np.void(slot)
     raw = bytearray(header.tobytes())
-    raw[SLOT_OFFSET:] = slot
     raw[4:8] = crc32c(raw[CHECKED_FROM:]).to_bytes(4, "little")
     return bytes(raw)
 

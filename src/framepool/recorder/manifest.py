@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,7 @@ from framepool.errors import RecordingDamaged, RecordingError, RecordingInUse
 from framepool.recorder.account import AccountState, Reason
 
 FORMAT: Final = 1
+LOCK_TRIES: Final = 5
 SEGMENTS: Final = "segments"
 MANIFEST: Final = "manifest"
 HOLDS: Final = "holds"
@@ -235,15 +237,27 @@ class Manifest:
     def lock(self) -> None:
         """Makes this process the one that writes, or raises `RecordingInUse`."""
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not any(map(_locked, [fd] * LOCK_TRIES)):
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(fd)
-            raise RecordingInUse(f"{self.path} is being written by process {owner}") from None
+            raise RecordingInUse(f"{self.path} is being written by process {owner}")
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._lock = fd
+
+    def is_locked(self) -> bool:
+        """Whether somebody writes it now."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def unlock(self) -> None:
         fd, self._lock = self._lock, None
@@ -273,6 +287,13 @@ class Manifest:
         for path in self.files_of(entry.stem):
             os.unlink(path)
 
+    def unsealed(self, number: int) -> Iterator[Path]:
+        """The files from this one on, as far as they follow each other: behind the last sealed one, those that a
+        recorder writes or left."""
+        while (path := self.segments / f"{number:08}{SEGMENT_SUFFIX}").exists():
+            yield path
+            number += 1
+
     def files_of(self, stem: str) -> list[Path]:
         """The files of a segment that are there."""
         return [path for path in self.segments.glob(f"{stem}.*") if path.is_file()]
@@ -293,6 +314,16 @@ class Manifest:
     def _put(self, name: str, value: msgspec.Struct, *, durable: bool = False) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=1)
         write_whole(self.path / name, data + b"\n", durable=durable)
+
+
+def _locked(fd: int) -> bool:
+    """Tries to get the lock; whoever only looks whether it is taken has it for a moment."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.01)
+        return False
+    return True
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool) -> None:

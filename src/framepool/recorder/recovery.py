@@ -74,7 +74,7 @@ def recover(manifest: Manifest) -> Continuation:
     known = {entry.number: entry for entry in watermark.open} if watermark is not None else {}
     losses: list[Loss] = []
     recovered = 0
-    for path in _unsealed(manifest, number):
+    for path in list(manifest.unsealed(number)):
         found = _recover_segment(path, number, ordinal, known.get(number), state, losses)
         if found is None:  # it was just made: nothing comes behind it
             os.unlink(path)
@@ -89,13 +89,6 @@ def recover(manifest: Manifest) -> Continuation:
         _append_losses(manifest, info, number, ordinal, state, losses)
         number += 1
     return Continuation(info=info, next_number=number, next_ordinal=ordinal, state=state, recovered=recovered)
-
-
-def _unsealed(manifest: Manifest, number: int) -> Iterator[Path]:
-    """The files behind the last sealed segment, as far as they follow each other."""
-    while (path := manifest.segments / f"{number:08}{SEGMENT_SUFFIX}").exists():
-        yield path
-        number += 1
 
 
 def _remove_leftovers(manifest: Manifest, sealed: set[int], following: int) -> None:
