@@ -135,6 +135,13 @@ def test_what_is_no_event_on_the_status_stream_is_counted(
     assert commander.command(TAG, "count", 4).result == 8
 
 
+def test_follower_that_does_not_read_holds_up_nobody(kiln: Kiln, commander: Commander, config: Config) -> None:
+    with Commander.connect(config):  # never polled, as if its terminal were full
+        for _ in range(300):
+            assert commander.command(TAG, "text", "x" * 500).echo is not None
+    assert len(kiln.done) == 300
+
+
 @pytest.mark.clause("S-4-01", "S-5-01")
 @pytest.mark.parametrize("media", ["ipc", "udp"])
 def test_commands_and_echoes_go_over_the_configured_streams(media_driver: MediaDriver, media: str) -> None:

@@ -69,7 +69,23 @@ def test_every_value_comes_back_in_the_format_that_was_named(
     assert back.ref == (value if format is Format.REF else None)
 
 
+@pytest.mark.clause("S-5.1-03")
+@pytest.mark.parametrize("format", RANGES)
+def test_whole_numbers_fill_their_format_and_no_more(format: Format) -> None:
+    low, high = RANGES[format]
+    size = high.bit_length() // 8 + (low < 0)
+    for value in (low, high):
+        assert encode_value(value, format) == (format, value.to_bytes(size, "little", signed=low < 0))
+        assert decode_value(format, value.to_bytes(size, "little", signed=low < 0)) == value
+    for value in (low - 1, high + 1):
+        with pytest.raises(EncodeError, match="range"):
+            encode_value(value, format)
+
+
+@pytest.mark.clause("S-5.1-03")
 def test_formats_have_the_numbers_of_the_specification() -> None:
+    names = "NOTHING UINT8 INT8 UINT16 INT16 UINT32 INT32 UINT64 INT64 FLOAT32 FLOAT64 BOOLEAN STRING BYTES BIT REF"
+    assert [format.name for format in sorted(Format)] == names.split()
     assert len(Format) == 16
     assert [encode_value(value, format)[0].value for format, value in EXAMPLES] == [format.value for format in Format]
 
