@@ -7,6 +7,7 @@ DONE: Final[int]
 TORN: Final[int]
 NO_ROOM: Final[int]
 SEGMENT_FULL: Final[int]
+LAPPED: Final[int]
 
 class Framed(Protocol):
     """A frame as far as it is recorded: `framepool.client.frame.Frame`."""

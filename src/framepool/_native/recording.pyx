@@ -100,12 +100,15 @@ cdef enum:
     C_TORN = 1
     C_NO_ROOM = 2
     C_SEGMENT_FULL = 3
+    C_LAPPED = 4
 
-# How `Staging.stage` ended: with all of them, at one that was overwritten, or for want of room here or in the segment.
+# How `Staging.stage` ended: with all of them, at one that was overwritten while or before it was copied, or for want of
+# room here or in the segment.
 DONE = C_DONE
 TORN = C_TORN
 NO_ROOM = C_NO_ROOM
 SEGMENT_FULL = C_SEGMENT_FULL
+LAPPED = C_LAPPED
 
 fp_crc32c_init()
 
@@ -205,8 +208,8 @@ cdef class Staging:
         """Adds `frames[first:]`, numbered from `number` on, to the segment that began at position `origin` and is to
         have `limit` bytes: how many were added, and why not more.
 
-        A segment without a frame takes one that is too long for it. A frame that was TORN is the one behind those that
-        were added; so is one whose epoch is over.
+        A segment without a frame takes one that is too long for it. A frame that was LAPPED or TORN is the one behind
+        those that were added; one whose epoch is over is LAPPED.
         """
         cdef Py_ssize_t at
         cdef int code = C_DONE
@@ -224,8 +227,8 @@ cdef class Staging:
         cdef RingReader ring
         cdef CheckedSlot checked
         ring, checked = frame.slot
-        if ring.closed:
-            return C_TORN
+        if ring.closed or not ring.unchanged(checked.slot.seq):
+            return C_LAPPED
         cdef const unsigned char *source = ring.payload_of(checked)
         cdef size_t length = checked.slot.values_len_bytes
         cdef uint64_t record = padded(HEADER_BYTES + length)

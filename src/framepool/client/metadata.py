@@ -160,6 +160,22 @@ class SourceMetadata(MutableMapping[str, Any]):
         """The format of an attribute; `KeyError` when there is none of this key."""
         return self._seen.attributes[key].format
 
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """As they are sent."""
+        return tuple(self._seen.attributes.values())
+
+    def restore(self, version: int, attributes: Iterable[Attribute]) -> None:
+        """Makes attributes that were encoded before those of this version, whatever came before: for a replay."""
+        if not 1 <= version <= LAST_VERSION:
+            raise ValueError(f"a version lies between 1 and {LAST_VERSION}, not at {version}")
+        kept = {attribute.key: attribute for attribute in attributes}
+        self._state = self._checked(
+            msgspec.structs.replace(
+                self._state, attributes=kept, version=version, timestamp_ns=self._clock.timestamp_ns()
+            )
+        )
+
     @contextmanager
     def edit(self) -> Iterator[Self]:
         """All changes in the block are one version; when it raises, or they do not fit a message, none is made."""

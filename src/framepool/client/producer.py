@@ -30,6 +30,7 @@ from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Publication
 from framepool.wire._generated.control_900 import ClockDomain, FrameDescriptor, MajorOrder, ProgressUnit
+from framepool.wire.cursor import byte_view
 from framepool.wire.dtypes import from_numpy
 
 MAX_LAYOUTS = 256
@@ -174,6 +175,30 @@ class Producer:
             self._own["no pool fits"] += 1
             return None
         return seq if seq >= 0 else None
+
+    def publish_raw(
+        self,
+        payload: Buffer,
+        tensor_header: bytes,
+        *,
+        timestamp_ns: int | None = None,
+        meta_version: int | None = None,
+        trace_id: int | None = None,
+        parents: Iterable[Traced] = (),
+    ) -> int | None:
+        """Publishes bytes as they lie, under a TensorHeader that was encoded elsewhere: what a recording holds.
+
+        Bytes beyond the tensor's extent are left out. Otherwise as `publish`.
+        """
+        layout = Layout(tensor_header)
+        try:
+            slot = self._claim(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
+            slot.ring.payload(slot.seq)[:] = byte_view(payload)[: layout.extent]
+            slot.commit()
+        except (NotAttached, NoPoolFits):
+            return None
+        self._last_layout = layout
+        return slot.seq
 
     def publish_batch(self, arrays: Iterable[npt.ArrayLike]) -> list[int | None]:
         """Publishes one array after the other."""

@@ -15,7 +15,7 @@ import bisect
 import itertools
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
@@ -87,7 +87,7 @@ class Segment:
         self._buffer: memoryview | None = None
         self._table: tuple[npt.NDArray[np.int64], npt.NDArray[np.void]] | None = None
         self._rest: tuple[list[LossRow], list[MessageRow]] | None = None
-        self._rows: dict[int, npt.NDArray[np.intp]] = {}
+        self._rows: dict[frozenset[int], npt.NDArray[np.intp]] = {}
 
     @property
     def sealed(self) -> bool:
@@ -123,12 +123,12 @@ class Segment:
     def messages(self) -> list[MessageRow]:
         return self._others()[1]
 
-    def rows_of(self, stream_id: int) -> npt.NDArray[np.intp]:
-        """The rows of one stream."""
+    def rows_of(self, streams: frozenset[int]) -> npt.NDArray[np.intp]:
+        """The rows of some streams."""
         headers = self.headers
-        if stream_id not in self._rows:
-            self._rows[stream_id] = np.flatnonzero(headers["stream_id"] == stream_id)
-        return self._rows[stream_id]
+        if streams not in self._rows:
+            self._rows[streams] = np.flatnonzero(np.isin(headers["stream_id"], list(streams)))
+        return self._rows[streams]
 
     def message(self, row: MessageRow) -> Message:
         """A message, decoded; `RecordingDamaged` if it is none."""
@@ -197,6 +197,11 @@ class RecordedFrame:
         self._header = segment.headers[row]
         self._offset = int(segment.offsets[row]) + FRAME_HEADER_BYTES
         self._layout: TensorLayout | None = None
+
+    @property
+    def segment(self) -> Segment:
+        """The file that it is in."""
+        return self._segment
 
     @property
     def ordinal(self) -> int:
@@ -335,11 +340,13 @@ class RecordedFrame:
 class Frames(Sequence[RecordedFrame]):
     """Some frames of a recording, in the order in which they were recorded. Slices cost nothing."""
 
-    def __init__(self, parts: Sequence[tuple[Segment, int | None]], window: range | None = None) -> None:
-        """The frames of these segments, of one stream each or of all."""
-        self._parts = parts
-        counts = [_count(segment, stream_id) for segment, stream_id in parts]
-        self._ends = list(itertools.accumulate(counts))
+    def __init__(
+        self, segments: Sequence[Segment], streams: frozenset[int] | None = None, window: range | None = None
+    ) -> None:
+        """The frames of these segments, of these streams or of all."""
+        self._segments = segments
+        self._streams = streams
+        self._ends = list(itertools.accumulate(_count(segment, streams) for segment in segments))
         self._window = range(self._ends[-1] if self._ends else 0) if window is None else window
 
     def __len__(self) -> int:
@@ -351,7 +358,7 @@ class Frames(Sequence[RecordedFrame]):
     def __getitem__(self, index: slice) -> Frames: ...
     def __getitem__(self, index: int | slice) -> RecordedFrame | Frames:
         if isinstance(index, slice):
-            return Frames(self._parts, self._window[index])
+            return Frames(self._segments, self._streams, self._window[index])
         return self._frame(self._window[index])
 
     def __iter__(self) -> Iterator[RecordedFrame]:
@@ -371,9 +378,9 @@ class Frames(Sequence[RecordedFrame]):
 
     def _frame(self, at: int) -> RecordedFrame:
         part = bisect.bisect_right(self._ends, at)
-        segment, stream_id = self._parts[part]
+        segment = self._segments[part]
         row = at - (self._ends[part - 1] if part else 0)
-        return RecordedFrame(segment, row if stream_id is None else int(segment.rows_of(stream_id)[row]))
+        return RecordedFrame(segment, row if self._streams is None else int(segment.rows_of(self._streams)[row]))
 
     def __repr__(self) -> str:
         return f"<{len(self)} frames>"
@@ -414,7 +421,7 @@ class Recording(Frames):
         unsealed = {entry.number: Segment(self, entry) for entry in opened if entry.number not in sealed}
         both = {**sealed, **unsealed}
         self.segments = [both[number] for number in sorted(both)]
-        super().__init__([(segment, None) for segment in self.segments])
+        super().__init__(self.segments)
 
     @property
     def streams(self) -> dict[int, int]:
@@ -432,10 +439,16 @@ class Recording(Frames):
 
     def stream(self, stream_id: int) -> Frames:
         """The frames of one stream; `RecordingError` if it was not recorded."""
-        streams = self.streams
-        if stream_id not in streams:
-            raise RecordingError(f"{self.path} has no stream {stream_id}, but {', '.join(map(str, streams)) or 'none'}")
-        return Frames([(segment, stream_id) for segment in self.segments])
+        return self.only([stream_id])
+
+    def only(self, streams: Iterable[int]) -> Frames:
+        """The frames of some streams, in the order in which they were recorded."""
+        wanted, present = frozenset(streams), self.streams
+        if missing := sorted(wanted - present.keys()):
+            raise RecordingError(
+                f"{self.path} has no stream {missing[0]}, but {', '.join(map(str, present)) or 'none'}"
+            )
+        return Frames(self.segments, wanted)
 
     def between(self, start: int, end: int) -> Frames:
         """The frames with ordinals from `start` to before `end`; `FramesRemoved` if some of them are gone."""
@@ -444,7 +457,7 @@ class Recording(Frames):
                 f"{self.path} begins with frame {self.retained.first_ordinal} by now: {start} was removed by retention"
             )
         inside = [each for each in self.segments if each.first_ordinal < end and each.entry.end_ordinal > start]
-        frames = Frames([(segment, None) for segment in inside])
+        frames = Frames(inside)
         low = bisect.bisect_left(range(len(frames)), start, key=lambda at: frames[at].ordinal)
         high = bisect.bisect_left(range(len(frames)), end, key=lambda at: frames[at].ordinal)
         return frames[low:high]
@@ -505,13 +518,12 @@ class Recording(Frames):
         return f"<Recording {self.path}: {streams or 'no frames'}>"
 
 
-def _count(segment: Segment, stream_id: int | None) -> int:
-    if stream_id is None:
+def _count(segment: Segment, streams: frozenset[int] | None) -> int:
+    if streams is None:
         return segment.frames
     if isinstance(segment.entry, SegmentEntry):
-        span = segment.entry.streams.get(stream_id)
-        return 0 if span is None else span.frames
-    return len(segment.rows_of(stream_id))
+        return sum(span.frames for stream_id, span in segment.entry.streams.items() if stream_id in streams)
+    return len(segment.rows_of(streams))
 
 
 _LAYOUTS: dict[bytes, TensorLayout] = {}

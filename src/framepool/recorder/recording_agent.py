@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from framepool._native.recording import NO_ROOM, SEGMENT_FULL, TORN
+from framepool._native.recording import LAPPED, NO_ROOM, SEGMENT_FULL, TORN
 from framepool._native.seqlock import RingReader
 from framepool.agent import AgentTerminated, Timers
 from framepool.client.consumer import Consumer
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 BATCH: Final = 256
 LAST_POLLS: Final = 32
 """Of a stream that is to be recorded no more, if it never has a moment's rest."""
+OVERWRITTEN: Final = {TORN: Reason.TORN, LAPPED: Reason.LAPPED}
 STOPPED: Final = "stopped"
 PAUSED: Final = "paused"
 NEVER_SKIP: Final = 2**62
@@ -282,9 +283,9 @@ class RecordingAgent:
                 stream.account.kept(item.epoch, item.seq + count - 1)
                 self.counts["frames"] += count
                 at += count
-            if code == TORN:
-                torn = items[at]
-                self._owe(stream.account.dropped(torn.epoch, torn.seq, self._cause(Reason.TORN)))
+            if code in OVERWRITTEN:
+                gone = items[at]
+                self._owe(stream.account.dropped(gone.epoch, gone.seq, self._cause(OVERWRITTEN[code])))
                 at += 1
             elif (code == SEGMENT_FULL and not self.roll()) or (code == NO_ROOM and not self._make_room(items[at])):
                 break

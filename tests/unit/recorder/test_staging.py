@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from framepool._native.crc32c import crc32c
-from framepool._native.recording import DONE, NO_ROOM, SEGMENT_FULL, TORN, Staging
+from framepool._native.recording import DONE, LAPPED, NO_ROOM, SEGMENT_FULL, Staging
 from framepool.errors import AllocationError
 from framepool.recorder import format as form
 from framepool.recorder.format import Codec, Kind
@@ -96,8 +96,8 @@ def test_frame_that_was_overwritten_leaves_no_trace_and_is_named() -> None:
     first, lapped = ring.publish(0, picture(0)), ring.publish(1, picture(1))
     ring.publish(3, picture(3))
     third = ring.publish(4, picture(4))
-    assert stage(staging, [third, lapped, third]) == (1, TORN)
-    assert stage(staging, [first]) == (0, TORN)
+    assert stage(staging, [third, lapped, third]) == (1, LAPPED)
+    assert stage(staging, [first]) == (0, LAPPED)
     assert [record.prefix.number for record in form.walk(content(staging))] == [0]
     assert staging.rows == 1
 
@@ -176,7 +176,7 @@ def test_ring_of_an_epoch_that_is_over_is_not_read() -> None:
     ring, staging = Ring(), Staging(4096)
     told = ring.publish(0, picture(0))
     ring.reader.close()
-    assert stage(staging, [told]) == (0, TORN)
+    assert stage(staging, [told]) == (0, LAPPED)
     assert staging.head == 0
 
 
