@@ -21,7 +21,7 @@ setup(
                 extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wno-unused-function"],
                 libraries=["dl", "pthread"],
             )
-            for name in ("seqlock", "aeron", "frames", "crc32c", "recording", "bridge")
+            for name in ("seqlock", "aeron", "frames", "crc32c", "recording", "bridge", "limits")
         ],
         language_level=3,
         compiler_directives={"binding": True, "embedsignature": True},

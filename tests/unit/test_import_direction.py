@@ -24,6 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"bridge", "limiter", "supervisor", "recorder"}),
     frozenset({"spark", "console", "testing"}),
     frozenset({"framepool"}),
+    frozenset({"bench"}),
     frozenset({"cli"}),
 )
 """From the ground up. A room imports from floors below its own; on one floor nobody imports a neighbour.

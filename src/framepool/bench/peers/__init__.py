@@ -1,0 +1,1 @@
+"""The transports that are compared, each in its fastest documented use."""

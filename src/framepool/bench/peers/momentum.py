@@ -1,0 +1,64 @@
+"""momentumx: a ring of buffers in shared memory, without the synchronous mode."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+
+RING_BYTES = 256 * 2**20
+
+
+class Momentum(Peer):
+    name = "momentumx"
+    module = "momentumx"
+    package = "momentumx"
+
+    @contextlib.contextmanager
+    def sender(self, place: Place) -> Iterator[Sender]:
+        import momentumx
+
+        count = max(8, min(64, RING_BYTES // place.nbytes))
+        producer = momentumx.Producer(place.name, buffer_size=place.nbytes, buffer_count=count, sync=False)
+        try:
+            yield MomentumSender(producer)
+        finally:
+            producer.end()
+
+    @contextlib.contextmanager
+    def receiver(self, place: Place, index: int) -> Iterator[Receiver]:
+        import momentumx
+
+        yield MomentumReceiver(momentumx.Consumer(place.name))
+
+
+class MomentumSender(Sender):
+    def __init__(self, producer: Any) -> None:
+        self._next = producer.next_to_send
+
+    def publish(self, image: Image) -> None:
+        buffer = self._next()
+        memoryview(buffer).cast("B")[: image.size] = image.data
+        buffer.send(image.size)
+
+    def fill(self, stamp: int) -> None:
+        buffer = self._next()
+        memoryview(buffer).cast("B").cast("Q")[0] = stamp
+        buffer.send(buffer.buffer_size)
+
+
+class MomentumReceiver(Receiver):
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def poll(self) -> Iterator[Image]:
+        while self._consumer.has_next:
+            buffer = self._consumer.receive(blocking=False)
+            if buffer is None:
+                return
+            yield np.frombuffer(buffer, np.uint8)
+            buffer.release()

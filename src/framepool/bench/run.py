@@ -1,0 +1,221 @@
+"""Rounds in which everybody has a turn, and what is made of them: medians, spreads and ratios.
+
+A shared machine is twice as fast in one minute as in the next. So a round measures every peer of a cell and the
+machine's own limit once, one right after the other, and a ratio is taken within its round. A cell whose rounds do not
+agree is repeated, and marked as noisy if they still do not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from framepool._native import limits
+from framepool.bench.measure import Cell, Failed, measure
+from framepool.bench.peer import PEERS, peer
+
+KIB, MIB = 2**10, 2**20
+SIZES: Final = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 8 * MIB)
+OWN: Final = "framepool"
+NOISY: Final = 0.5
+"""A cell is noisy when half of its rounds lie further from the median than this share of it."""
+SPIN_COUNT, SPIN_INTERVAL_NS = 2_000, 50_000
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """What one peer did in one round of a cell: microseconds, or frames a second."""
+
+    p50_us: float | None = None
+    p99_us: float | None = None
+    p999_us: float | None = None
+    last_p50_us: float | None = None
+    """Until the last of several receivers had it."""
+    published: float | None = None
+    delivered: float | None = None
+    gigabytes: float | None = None
+    lost: int = 0
+    failed: str = ""
+
+    @property
+    def figure(self) -> float | None:
+        """What a cell is compared by: less is better for a latency, more for a rate."""
+        return self.p50_us if self.p50_us is not None else self.delivered
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer in one cell, over all rounds."""
+
+    peer: str
+    rounds: list[Sample]
+    median: float | None
+    spread: float | None
+    """How far the middle half of the rounds lies apart, as a share of the median."""
+    ratio: float | None
+    """framepool's figure to this one's, the median of the rounds: below 1 is faster for a latency, above for a rate."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell with everybody in it."""
+
+    cell: Cell
+    title: str
+    lines: list[Line]
+    limits: dict[str, float]
+    """The machine's own, in µs, medians over the rounds: `memcpy`, `spin in C`, `Aeron in C`."""
+    noisy: bool
+
+
+def cells(quick: bool) -> list[Cell]:
+    """What is measured: all of it, or what takes a minute or two."""
+    sizes = (4 * KIB, 256 * KIB, MIB) if quick else SIZES
+    count = 500 if quick else 2_000
+    found = []
+    for size in sizes:
+        pace = 200 if size < MIB else 1_000 if size < 8 * MIB else 4_000
+        frames = count if size < 8 * MIB else count // 4
+        found.append(Cell("latency", size, count=frames, interval_us=pace))
+        found.append(Cell("latency", size, way="in place", count=frames, interval_us=pace))
+    for size in sizes:
+        found.append(Cell("rate", size, touch="page", seconds=0.5 if quick else 1.0))
+        if not quick:
+            found.append(Cell("rate", size, touch="sum"))
+    if not quick:
+        found += [Cell("latency", size, receivers=4, count=500, interval_us=2_000) for size in (4 * KIB, MIB)]
+        found += [Cell("rate", size, receivers=4, touch="page") for size in (4 * KIB, 256 * KIB)]
+    return found
+
+
+def run(
+    names: Iterable[str], wanted: Iterable[Cell], rounds: int, progress: Callable[[str], object] = lambda text: None
+) -> list[Result]:
+    """Measures every cell in so many rounds, up to twice as many where they do not agree."""
+    names = list(names)
+    results = []
+    for cell in wanted:
+        samples: dict[str, list[Sample]] = {name: [] for name in names}
+        ground: list[dict[str, float]] = []
+        done = 0
+        while done < rounds or (done < 2 * rounds and _is_noisy(samples[names[0]])):
+            done += 1
+            ground.append(machine(cell))
+            for name in names:
+                progress(f"{cell.title}: round {done}, {peer(name).name}")
+                samples[name].append(sample(name, cell))
+        results.append(_result(cell, names, samples, ground))
+    return results
+
+
+def available(names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Those of the peers that can be measured here, framepool first, and why the others cannot."""
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise ValueError(f"no peer {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    reasons = {name: reason for name in names if (reason := peer(name).missing()) is not None}
+    return sorted((set(names) | {OWN}) - set(reasons), key=list(PEERS).index), reasons
+
+
+def sample(name: str, cell: Cell) -> Sample:
+    """One peer, once."""
+    try:
+        found = measure(name, cell)
+    except Failed as error:
+        return Sample(failed=str(error))
+    if cell.kind == "rate":
+        delivered = min(found["delivered"])
+        return Sample(
+            published=float(found["published"]),
+            delivered=float(delivered),
+            gigabytes=float(delivered * cell.nbytes / 1e9),
+        )
+    ages = [each for each in found["ages"] if len(each)]
+    if len(ages) < cell.receivers:
+        return Sample(failed="a receiver got nothing")
+    per_receiver = [np.percentile(each, (50, 99, 99.9)) / 1e3 for each in ages]
+    first = per_receiver[0]
+    return Sample(
+        p50_us=float(first[0]),
+        p99_us=float(first[1]),
+        p999_us=float(first[2]),
+        last_p50_us=float(max(each[0] for each in per_receiver)),
+        lost=sum(found["sent"] - count for count in found["delivered"]),
+    )
+
+
+def machine(cell: Cell) -> dict[str, float]:
+    """The machine's own limits for a cell, in µs: measured in C right now."""
+    found = {"memcpy": memcpy_us(cell.nbytes)}
+    if cell.kind == "latency" and cell.nbytes == SIZES[0]:
+        found["spin in C"] = _one_way("spin")
+        found["Aeron in C"] = _one_way("aeron")
+    return found
+
+
+def memcpy_us(nbytes: int) -> float:
+    """One copy of that size into shared memory, the median of many."""
+    places = max(2, min(64, 256 * MIB // nbytes))
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        file.truncate(places * nbytes)
+        with mmap.mmap(file.fileno(), places * nbytes) as memory:
+            target = np.frombuffer(memory, np.uint8)
+            out = np.zeros(max(64, min(2_000, 2**30 // nbytes)), np.int64)
+            limits.copies(target, np.ones(nbytes, np.uint8), out[:places])  # so that every page is there
+            limits.copies(target, np.ones(nbytes, np.uint8), out)
+            del target
+    return float(np.median(out)) / 1e3
+
+
+def _one_way(what: str) -> float:
+    """From one process to another in C."""
+    with tempfile.TemporaryDirectory(prefix="fpb-", dir="/dev/shm") as directory:
+        command = [sys.executable, "-m", "framepool.bench.ground", what, directory]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the machine's limit ({what}) could not be measured: {done.stderr.strip()[-300:]}")
+    return float(done.stdout)
+
+
+def _is_noisy(samples: list[Sample]) -> bool:
+    figures = [figure for each in samples if (figure := each.figure) is not None]
+    return len(figures) >= 3 and (_spread(figures) or 0.0) > NOISY
+
+
+def _spread(figures: list[float]) -> float | None:
+    middle = statistics.median(figures) if figures else 0.0
+    if len(figures) < 3 or not middle:
+        return None
+    low, _, high = statistics.quantiles(figures, n=4)
+    return (high - low) / middle
+
+
+def _result(cell: Cell, names: list[str], samples: dict[str, list[Sample]], ground: list[dict[str, float]]) -> Result:
+    own = [each.figure for each in samples[OWN]]
+    lines = []
+    for name in names:
+        figures = [each.figure for each in samples[name]]
+        known = [figure for figure in figures if figure is not None]
+        ratios = [mine / other for mine, other in zip(own, figures, strict=True) if mine is not None and other]
+        lines.append(
+            Line(
+                peer=peer(name).name,
+                rounds=samples[name],
+                median=statistics.median(known) if known else None,
+                spread=_spread(known),
+                ratio=statistics.median(ratios) if ratios else None,
+            )
+        )
+    medians = {what: statistics.median(each[what] for each in ground) for what in ground[0]}
+    return Result(cell=cell, title=cell.title, lines=lines, limits=medians, noisy=_is_noisy(samples[OWN]))
+
+
+def stamp() -> dict[str, Any]:
+    """When and on what it was measured; the figures mean nothing elsewhere."""
+    return {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": sys.version.split()[0]}
