@@ -102,6 +102,11 @@ class Recorder:
         return tuple(self._agent.streams)
 
     @property
+    def attached(self) -> tuple[int, ...]:
+        """Of these, the ones that frames can come from now."""
+        return tuple(self._agent.attached)
+
+    @property
     def running(self) -> bool:
         """Whether it records; not any more once it is closed, or when the disk lost what it was given."""
         return self._threads[-1].state is State.RUNNING
@@ -267,5 +272,6 @@ class RecorderService(Service):
         return {
             "path": self._recorder.path,
             "streams": list(self._agent.streams),
+            "attached": list(self._agent.attached),
             **msgspec.to_builtins(self._recorder.progress()),
         }

@@ -70,6 +70,10 @@ class RecordedStream:
         """How often it was looked at since its end was asked for."""
         self._dropped: list[Drop] = []
 
+    @property
+    def is_attached(self) -> bool:
+        return self.consumer is not None and self.consumer.ready
+
     def attach(self, pool: Pool, timeout: float) -> None:
         self.consumer = pool.consumer(self.stream_id, watcher=self, max_outstanding_seq_gap=NEVER_SKIP, timeout=timeout)
 
@@ -147,6 +151,11 @@ class RecordingAgent:
     def streams(self) -> Sequence[int]:
         """What is recorded."""
         return tuple(self._streams)
+
+    @property
+    def attached(self) -> Sequence[int]:
+        """Of these, the ones that frames can come from now."""
+        return tuple(each.stream_id for each in tuple(self._streams.values()) if each.is_attached)
 
     @property
     def state(self) -> dict[int, AccountState]:
