@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Literal
 
 import msgspec
 
 from framepool.config.section import Positive, Section
 
-LEAST_TOKEN = 16
-"""Characters; the one that is made at the start has 32."""
+TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,}")
+"""What an address and a handshake can carry as it is."""
 
 
 class ConsoleConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +47,8 @@ class ConsoleConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ipaddress.ip_address(self.host)
         except ValueError:
             raise ValueError(f"host {self.host!r} is not an IP address, such as 127.0.0.1 or ::1") from None
-        if self.token and (len(self.token) < LEAST_TOKEN or not self.token.isascii() or not self.token.isprintable()):
-            raise ValueError(f"token: at least {LEAST_TOKEN} printable ASCII characters")
+        if self.token and not TOKEN.fullmatch(self.token):
+            raise ValueError("token: 16 or more letters, digits, and any of . _ ~ -")
 
     @property
     def is_local(self) -> bool:

@@ -1,0 +1,222 @@
+"""Previews with a manual clock: when frames are looked at, for whom, and when nobody looks any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framepool.clock import NANOS_PER_SECOND, ManualClock
+from framepool.console.picture import Wish, decoded
+from framepool.console.preview import LINGER_NS, RETRY_NS, Previews
+from framepool.errors import AttachRefused, FrameOverwritten
+
+STREAM = 10_000
+RATE = 10
+PERIOD_NS = NANOS_PER_SECOND // RATE
+
+
+class Frame:
+    """A frame that may be overwritten while it is looked at."""
+
+    def __init__(self, seq: int, *, overwritten: bool = False) -> None:
+        self.seq = seq
+        self.timestamp_ns = seq
+        self.epoch = 1
+        self.image = np.full((8, 8), seq, np.uint16)
+        self.shape = self.image.shape
+        self.dtype = self.image.dtype
+        self._overwritten = overwritten
+
+    def __enter__(self) -> Any:
+        return self.image
+
+    def __exit__(self, *error: object) -> None:
+        if self._overwritten:
+            raise FrameOverwritten("gone")
+
+
+class Source:
+    """A stream that has the next frame whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.closed = False
+        self.overwritten = False
+        self.dry = False
+
+    def newest(self) -> Frame | None:
+        if self.dry:
+            return None
+        self.asked += 1
+        return Frame(self.asked, overwritten=self.overwritten)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Viewer:
+    """Takes a picture, and no other until it is ready again."""
+
+    def __init__(self, size: int = 8) -> None:
+        self.shown: list[dict[str, Any]] = []
+        self.ready = True
+        self.size = size
+
+    def wishes(self, stream_id: int) -> Wish | None:
+        return Wish(size=self.size) if self.ready else None
+
+    def show(self, stream_id: int, message: bytes) -> None:
+        self.ready = False
+        self.shown.append(decoded(message)[0])
+
+
+class Room:
+    """Previews of streams that are made on demand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NANOS_PER_SECOND)
+        self.sources: dict[int, Source] = {}
+        self.refuse = False
+        self.previews = Previews(self._attach, rate_hz=RATE, clock=self.clock)
+
+    def _attach(self, stream_id: int) -> Source:
+        if self.refuse:
+            raise AttachRefused("no driver")
+        source = self.sources[stream_id] = Source()
+        return source
+
+    def watch(self, viewer: Viewer, *stream_ids: int) -> None:
+        self.previews.watch(viewer, stream_ids)
+        self.previews.attach_due()
+
+    def turn(self, nanos: int = 0) -> int:
+        self.clock.advance(nanos)
+        return self.previews.do_work()
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+def test_a_stream_is_not_read_unless_somebody_watches(room: Room) -> None:
+    room.previews.attach_due()
+    assert room.sources == {}
+    room.watch(Viewer(), STREAM)
+    assert list(room.sources) == [STREAM]
+
+
+def test_pictures_come_no_more_often_than_configured(room: Room) -> None:
+    viewer = Viewer()
+    room.watch(viewer, STREAM)
+    for _ in range(100):
+        viewer.ready = True
+        room.turn(NANOS_PER_SECOND // 100)
+    assert len(viewer.shown) == RATE
+    assert room.sources[STREAM].asked == RATE
+
+
+def test_a_viewer_that_has_not_drawn_costs_nothing(room: Room) -> None:
+    slow, quick = Viewer(), Viewer()
+    room.watch(slow, STREAM)
+    room.turn()
+    for _ in range(5):
+        room.turn(PERIOD_NS)
+    assert len(slow.shown) == 1
+    assert room.sources[STREAM].asked == 1
+    room.watch(quick, STREAM)
+    for _ in range(5):
+        quick.ready = True
+        room.turn(PERIOD_NS)
+    assert len(slow.shown) == 1
+    assert len(quick.shown) == 5
+
+
+def test_equal_wishes_share_a_picture_and_others_have_their_own(room: Room) -> None:
+    one, same, smaller = Viewer(8), Viewer(8), Viewer(4)
+    for viewer in (one, same, smaller):
+        room.watch(viewer, STREAM)
+    room.turn()
+    assert one.shown == same.shown
+    assert (one.shown[0]["rows"], smaller.shown[0]["rows"]) == (8, 4)
+    assert room.sources[STREAM].asked == 1
+
+
+def test_a_frame_that_was_overwritten_is_shown_to_nobody(room: Room) -> None:
+    viewer = Viewer()
+    room.watch(viewer, STREAM)
+    room.sources[STREAM].overwritten = True
+    room.turn()
+    assert viewer.shown == []
+    assert room.previews.counts["overwritten"] == 1
+    room.sources[STREAM].overwritten = False
+    room.turn(PERIOD_NS)
+    assert len(viewer.shown) == 1
+
+
+def test_a_reader_ends_a_while_after_the_last_viewer(room: Room) -> None:
+    viewer = Viewer()
+    room.watch(viewer, STREAM)
+    room.previews.leave(viewer)
+    room.turn(LINGER_NS)
+    assert not room.sources[STREAM].closed
+    room.turn(1)
+    assert room.sources[STREAM].closed
+    assert room.previews.statistics()["watched"] == 0
+
+
+def test_whoever_comes_back_in_time_finds_the_same_reader(room: Room) -> None:
+    viewer = Viewer()
+    room.watch(viewer, STREAM)
+    first = room.sources[STREAM]
+    room.previews.leave(viewer)
+    room.turn(LINGER_NS // 2)
+    room.watch(viewer, STREAM)
+    room.turn(LINGER_NS)
+    assert room.sources[STREAM] is first
+    assert not first.closed
+
+
+def test_a_refusal_is_told_and_tried_again_later(room: Room) -> None:
+    room.refuse = True
+    room.watch(Viewer(), STREAM)
+    watched = room.previews.known(STREAM)
+    assert watched is not None
+    assert watched.refusal == "no driver"
+    room.refuse = False
+    room.clock.advance(RETRY_NS - 1)
+    assert room.previews.attach_due() == 0
+    room.clock.advance(1)
+    assert room.previews.attach_due() == 1
+    assert watched.refusal == ""
+
+
+def test_a_reader_that_comes_too_late_is_closed(room: Room) -> None:
+    viewer = Viewer()
+    attach = room._attach
+
+    def late(stream_id: int) -> Source:
+        source = attach(stream_id)
+        room.previews.leave(viewer)
+        room.turn(LINGER_NS + 1)
+        return source
+
+    room.previews._attach = late
+    room.watch(viewer, STREAM)
+    assert room.sources[STREAM].closed
+
+
+def test_the_shape_of_the_last_frame_is_known(room: Room) -> None:
+    room.watch(Viewer(), STREAM)
+    room.turn()
+    watched = room.previews.known(STREAM)
+    assert watched is not None
+    assert (watched.frame_bytes, watched.shape, watched.dtype) == (128, (8, 8), "uint16")
+
+
+def test_closing_closes_every_reader(room: Room) -> None:
+    room.watch(Viewer(), STREAM, STREAM + 1)
+    room.previews.on_close()
+    assert all(source.closed for source in room.sources.values())
