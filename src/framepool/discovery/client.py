@@ -145,7 +145,7 @@ class DiscoveryClient:
         self._client = client
         self._clock = clock
         self._lines = [Line(address) for address in dict.fromkeys(addresses)]
-        self._ears: dict[tuple[str, int], Listener | Pending[Subscription]] = {}
+        self._ears: dict[tuple[str, int], Listener | Subscription | Pending[Subscription]] = {}
         self._is_stale = is_stale
         self._lock = threading.RLock()
         self._questions: list[Question] = []
@@ -262,7 +262,8 @@ class DiscoveryClient:
                 offset=CLIENT_ID_OFFSET,
                 pattern=self.client_id.to_bytes(4, "little"),
             )
-            where = channel.control_subscription(address.response_channel)
+            make = channel.control_subscription if _is_ipc(address) else channel.control
+            where = make(address.response_channel)
             ear = self._ears[key] = self._client.add_subscription_async(where, address.response_stream_id, only=only)
         if isinstance(ear, Pending):
             try:
@@ -274,13 +275,13 @@ class DiscoveryClient:
                 raise
             if subscription is None:
                 return False
-            self._ears[key] = Listener(subscription)
+            self._ears[key] = Listener(subscription) if _is_ipc(address) else subscription
         return True
 
     def _hear(self) -> int:
         heard = 0
         for ear in list(self._ears.values()):
-            if isinstance(ear, Listener):
+            if not isinstance(ear, Pending):
                 messages = ear.poll()
                 heard += len(messages)
                 for message in messages:
@@ -362,3 +363,8 @@ class DiscoveryClient:
             return line.state()
         except MediaDriverLost:
             return "no media driver"
+
+
+def _is_ipc(address: Address) -> bool:
+    """Whether answers come over IPC, where a reader that stops is left behind; over UDP Aeron looks after it."""
+    return channel.parse(address.response_channel)[0] == "ipc"

@@ -7,7 +7,13 @@ itself: announces are repeated, requests are asked again, a lease that ended is 
 
 from __future__ import annotations
 
+import time
+
+from framepool.errors import MediaDriverLost, TransportError
 from framepool.transport.aeron import Subscription
+
+RETRY = 0.05
+"""Seconds between attempts to join."""
 
 
 class Listener:
@@ -18,6 +24,7 @@ class Listener:
         self._subscription = subscription
         self._connected = False
         self._joining = False
+        self._refused_at: float | None = None
 
     def poll(self, limit: int = 64) -> list[bytes]:
         """What came, oldest first; also turns the joining, so it is to be called when nothing is expected too."""
@@ -32,11 +39,26 @@ class Listener:
     def tend(self, *, heard: bool) -> None:
         """Turns the joining, or looks whether that is needed if nothing was heard."""
         if self._joining:
-            self._joining = not self._subscription.poll_add()
+            self._joining = not self._join()
         elif heard:
             self._connected = True  # known without a look: a steady stream gives no occasion for one
         else:
             self._look()
+
+    def _join(self) -> bool:
+        """Whether it has joined. The media driver refuses a UDP address whose former user is still leaving it."""
+        if self._refused_at is not None:
+            if time.monotonic() < self._refused_at + RETRY:
+                return False
+            self._refused_at = None
+            self._subscription.add()
+        try:
+            return self._subscription.poll_add()
+        except MediaDriverLost:
+            raise
+        except TransportError:
+            self._refused_at = time.monotonic()
+            return False
 
     def _look(self) -> None:
         """Whoever heard a publication and hears none now was left behind, or the publication ended; joining again

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from framepool.transport.listener import Listener
+from framepool.errors import TransportError
+from framepool.transport.listener import RETRY, Listener
 
 
 class FakeSubscription:
@@ -13,6 +14,8 @@ class FakeSubscription:
         self.is_connected = False
         self.renewed = 0
         self.added = True
+        self.refusals = 0
+        self.asked = 0
 
     def poll(self, limit: int) -> list[bytes]:
         assert self.added, "polled while it is being added"
@@ -23,7 +26,13 @@ class FakeSubscription:
         self.renewed += 1
         self.added = False
 
+    def add(self) -> None:
+        self.asked += 1
+
     def poll_add(self) -> bool:
+        if self.refusals:
+            self.refusals -= 1
+            raise TransportError("the endpoint is closing, please retry")
         return self.added
 
 
@@ -79,4 +88,27 @@ def test_listener_that_was_never_idle_before_it_was_cut_off_joins_again(
     assert [listener.poll(1), listener.poll(1)] == [[b"a"], [b"b"]]
     subscription.is_connected = False
     assert listener.poll(1) == []
+    assert subscription.renewed == 1
+
+
+def test_listener_tries_again_where_it_is_refused(
+    listener: Listener, subscription: FakeSubscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over UDP, where the media driver refuses an address whose former user is just leaving it."""
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    subscription.is_connected = True
+    listener.poll()
+    subscription.is_connected = False
+    subscription.refusals = 2
+    for _ in range(3):
+        assert listener.poll() == []
+    assert subscription.asked == 0, "not at once"
+    for asked in (1, 2):
+        now += RETRY
+        assert listener.poll() == []
+        assert subscription.asked == asked
+    subscription.added = subscription.is_connected = True
+    subscription.waiting = [b"news"]
+    assert listener.poll() == [b"news"]
     assert subscription.renewed == 1
