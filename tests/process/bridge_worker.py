@@ -1,15 +1,18 @@
 """A camera whose frames say which they are, and an eye that believes none that does not: for tests of the bridge.
 
 Lines: `attached`, `flowing N` after every 20 frames, `told SERIAL` once metadata has come, `wrong TEXT` for a frame
-that is not what it says, `end JSON` with what was counted. Standard input: `end` closes and exits.
+that is not what it says, `end JSON` with what was counted. Standard input: `end` closes and exits; `quiet` ends the
+camera or the eye alone; `status` asks the bridge, if this process is a whole host with driver and bridge.
 
-Usage: bridge_worker.py CONFIG produce|consume STREAM PERIOD BYTES
+Usage: bridge_worker.py CONFIG produce|consume STREAM PERIOD BYTES [host]
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import queue
 import sys
 import threading
 import time
@@ -20,6 +23,7 @@ import numpy.typing as npt
 
 import framepool as fp
 from framepool.config import load
+from framepool.driver.driver import ShmDriver
 from framepool.errors import FrameOverwritten, NotAttached
 
 REPORT_EVERY = 20
@@ -96,23 +100,37 @@ class Eye:
         return received
 
 
-def main(config: str, role: str, stream: str, period: str, size: str) -> None:
-    ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-    logging.basicConfig(level=logging.INFO)  # on standard error: read when a test fails
-    with fp.connect(load(config)) as pool:
+def main(config: str, role: str, stream: str, period: str, size: str, whole: str = "") -> None:
+    logging.basicConfig(level=logging.WARNING)  # on standard error: read when a test fails
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=lambda: [asked.put(line.strip()) for line in sys.stdin], daemon=True).start()
+    settings = load(config)
+    with contextlib.ExitStack() as host:
+        bridge = None
+        if whole:
+            host.enter_context(ShmDriver(settings).start())
+            bridge = host.enter_context(fp.bridge(settings))
+        pool = host.enter_context(fp.connect(settings))
         worker = Camera(pool, int(stream), int(size) // 8) if role == "produce" else Eye(pool, int(stream))
         print("attached", flush=True)
         frames = 0
-        while not ended.is_set():
-            done = worker.turn()
+        while True:
+            command = "" if asked.empty() else asked.get()
+            if command == "end":
+                break
+            if command == "status" and bridge is not None:
+                print("status", json.dumps(bridge.statistics()), flush=True)
+            if command == "quiet":
+                worker.user.close()
+                print("quiet", flush=True)
+            done = 0 if worker.user.closed else worker.turn()
             if (frames + done) // REPORT_EVERY > frames // REPORT_EVERY:
                 print(f"flowing {frames + done}", flush=True)
             frames += done
-            if role == "produce":
+            if isinstance(worker, Camera) or worker.user.closed:
                 time.sleep(float(period))
             elif not done:
-                worker.user.wait(0.02)  # type: ignore[union-attr]
+                worker.user.wait(0.02)
         said = {name: count for name, count in worker.user.counts.items() if count}
         worker.user.close()
         print("end", json.dumps({"frames": frames, **said}), flush=True)
