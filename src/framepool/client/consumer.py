@@ -125,6 +125,11 @@ class Consumer:
         return +counts
 
     @property
+    def consumer_id(self) -> int | None:
+        """The id under which it says hello and reports; it changes if somebody else goes by it too."""
+        return None if self.duties is None else self.duties.introduction.consumer_id
+
+    @property
     def state(self) -> MappingState:
         """Whether frames come from shared memory, are to come from elsewhere, or cannot come at all (Wire 15.12)."""
         if self._fallback() is not None:

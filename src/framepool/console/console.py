@@ -51,6 +51,7 @@ class Console:
             undo.callback(commander.close)
             observer = Observer(client, config, clock)
             undo.callback(observer.close)
+            observer.listen()
             self._pool = undo.enter_context(Pool(config))
             settings = config.console
             self.previews = Previews(
@@ -138,8 +139,8 @@ class Console:
             self.previews.attach_due()
 
     def _own_ids(self) -> set[int]:
-        sources = [watched.source for watched in self.previews.streams()]
-        return {each.duties.introduction.consumer_id for each in sources if isinstance(each, Consumer) and each.duties}
+        consumers = [watched.source for watched in self.previews.streams()]
+        return {each.consumer_id for each in consumers if each is not None and each.consumer_id is not None}
 
     def _seen(self, stream_id: int) -> Seen | None:
         watched = self.previews.known(stream_id)

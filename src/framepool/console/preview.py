@@ -28,9 +28,10 @@ RETRY_NS = 2 * NANOS_PER_SECOND
 class Shown(Protocol):
     """What a preview needs of a frame."""
 
-    seq: int
-    timestamp_ns: int
-
+    @property
+    def seq(self) -> int: ...
+    @property
+    def timestamp_ns(self) -> int: ...
     @property
     def epoch(self) -> int: ...
     @property
@@ -44,6 +45,8 @@ class Shown(Protocol):
 class Source(Protocol):
     """What a preview needs of a consumer."""
 
+    @property
+    def consumer_id(self) -> int | None: ...
     def newest(self) -> Shown | None: ...
     def close(self) -> None: ...
 

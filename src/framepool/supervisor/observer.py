@@ -29,24 +29,32 @@ READINGS_PER_PERIOD: Final = 2
 
 
 class Observer:
-    """What is known, kept up to date by `do_work`. It uses a client that somebody else brings back when it is lost."""
+    """What is known, kept up to date by `do_work` from `listen` to `close`.
+
+    It uses a client that somebody else brings back when it is lost.
+    """
 
     def __init__(self, client: Client, config: Config, clock: Clock) -> None:
         self.state = State(Thresholds.of(config))
+        self._client = client
+        self._config = config
         self._clock = clock
         self._timers = Timers(clock)
-        ids, channels = config.stream_ids, config.channels
         self._ears: dict[Topic, Listener] = {}
-        for topic in get_args(Topic):
-            where = channel.control_subscription(getattr(channels, topic))
-            self._ears[topic] = Listener(client.add_subscription(where, getattr(ids, topic)))
         self._reader: ActivityReader | None = None
-        if config.supervisor.read_activity and channel.parse(channels.announce)[0] == "ipc":
+        if config.supervisor.read_activity and channel.parse(config.channels.announce)[0] == "ipc":
             bases = [config.driver.shm_base_dir, config.driver.hugepages_dir]
             self._reader = ActivityReader(AllowedDirectories([base for base in bases if base]), clock)
         self._timers.every(TICK_NS, lambda: self.state.tick(self._clock.monotonic_ns()), first_ns=0)
         period_ns = config.driver.announce_period_ms * NANOS_PER_MILLI
         self._timers.every(max(1, period_ns // READINGS_PER_PERIOD), self._begin_readings)
+
+    def listen(self) -> None:
+        """Hears from now on."""
+        ids, channels = self._config.stream_ids, self._config.channels
+        for topic in get_args(Topic):
+            where = channel.control_subscription(getattr(channels, topic))
+            self._ears[topic] = Listener(self._client.add_subscription(where, getattr(ids, topic)))
 
     def do_work(self) -> int:
         """Takes in what was said, and reads what is due; never waits."""
@@ -55,6 +63,7 @@ class Observer:
     def close(self) -> None:
         for ear in self._ears.values():
             ear.close()
+        self._ears.clear()
         if self._reader is not None:
             self._reader.close()
 

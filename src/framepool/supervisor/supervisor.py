@@ -1,8 +1,7 @@
-"""The supervisor as a service: hears all that is said, keeps the state, decides and acts (Wire 10.5).
+"""The supervisor as a service: its observer hears all that is said, it decides and acts (Wire 10.5).
 
-It listens as one of many who may be left behind, so that a supervisor that is stopped stalls nobody; what it missed it
-hears again, for everything that it lives on is repeated. It tells consumers by ConsumerConfig, services by commands,
-and people by notices: those that matter go out as `alert` on the status stream.
+It tells consumers by ConsumerConfig, services by commands, and people by notices: those that matter go out as `alert`
+on the status stream.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import itertools
 import logging
 import secrets
 import threading
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 
@@ -20,27 +19,22 @@ from framepool.agent import Backoff, Runner
 from framepool.agent import State as RunnerState
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config
-from framepool.errors import CommandRefused, MediaDriverLost
+from framepool.errors import CommandRefused
 from framepool.service import Commander, Sent, Service, ServiceState, command
-from framepool.shm.paths import AllowedDirectories
-from framepool.supervisor.activity import ActivityReader
 from framepool.supervisor.notices import Kind, Level, Notice
+from framepool.supervisor.observer import Observer
 from framepool.supervisor.policy import Order, Policy, Tell, Who
-from framepool.supervisor.state import State, Thresholds
+from framepool.supervisor.state import State
 from framepool.transport import channel
 from framepool.transport.aeron import Client
-from framepool.transport.listener import Listener
 from framepool.transport.outbox import Outbox
 from framepool.wire._generated.control_900 import Mode
 
 log = logging.getLogger(__name__)
 
-Topic = Literal["control", "announce", "qos", "metadata", "service_status"]
-"""The streams that everything is folded from; what is asked comes before what is announced in answer."""
-
-MESSAGES_PER_CYCLE: Final = 256
 TICK_NS: Final = 100 * NANOS_PER_MILLI
-READINGS_PER_PERIOD: Final = 2
+MOST_SENT: Final = 256
+"""Commands whose answer is waited for."""
 ALERT: Final = "alert"
 ALERTS_PER_TICK: Final = 16
 """When everything breaks at once, people read no faster than this."""
@@ -61,12 +55,10 @@ class Supervisor(Service):
             client, config, name="supervisor", instance=settings.instance, clock=clock, reconnect=reconnect
         )
         self._turn = threading.RLock()
-        self._ears: dict[Topic, Listener] = {}
         self._commander: Commander | None = None
         self._sent: list[tuple[Order, Sent]] = []
         self._alerted = 0
         self._next_id = itertools.count(1 + secrets.randbelow(2**31))
-        self._reader: ActivityReader | None = None
         self._begin()
 
     def snapshot(self, notices_after: int = 0) -> dict[str, Any]:
@@ -120,15 +112,13 @@ class Supervisor(Service):
         self._configs = Outbox(self._control, "configs", self.counts)
         if any(rule.then == "command" for rule in self._config.supervisor.rules):
             self._commander = Commander(self._client, self._config, clock=self.clock)
-        self._listen()
-        self._timers.every(TICK_NS, self._tick, first_ns=0)
-        period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
-        self._timers.every(max(1, period_ns // READINGS_PER_PERIOD), self._begin_readings)
+        self._observer.listen()
+        self._timers.every(TICK_NS, self._tick)
 
     def do_work(self) -> int:
         with self._turn:
             done = super().do_work()
-            return done + (0 if self.state is ServiceState.STOPPED else self._hear() + self._read())
+            return done + (0 if self.state is ServiceState.STOPPED else self._observer.do_work())
 
     def work(self) -> int:
         """Acts on what is known."""
@@ -138,14 +128,14 @@ class Supervisor(Service):
 
     def on_state(self, state: ServiceState) -> None:
         if state is ServiceState.STOPPED:
-            self._end()
+            self._observer.close()
             self._begin()
         elif self.state is ServiceState.STOPPED:
-            self._listen()
+            self._observer.listen()
 
     def on_close(self) -> None:
         with self._turn:
-            self._end()
+            self._observer.close()
             if self._commander is not None:
                 self._commander.close()
             if self._open:
@@ -158,64 +148,24 @@ class Supervisor(Service):
 
     def statistics(self) -> dict[str, Any]:
         with self._turn:
-            reader = {} if self._reader is None else self._reader.counts
-            left_behind = sum(ear.left_behind for ear in self._ears.values())
-            own = {"left_behind": left_behind, **{f"activity {kind}": count for kind, count in reader.items()}}
-            return {**super().statistics(), **own, **self._known.statistics()}
+            return {**super().statistics(), **self._observer.statistics()}
 
     # Steps
+
+    @property
+    def _known(self) -> State:
+        return self._observer.state
 
     def _begin(self) -> None:
         """Knows nothing."""
         settings = self._config.supervisor
-        self._known = State(Thresholds.of(self._config))
+        self._observer = Observer(self._client, self._config, self.clock)
         self._policy = Policy(settings.rules, interval_ns=settings.config_interval_ms * NANOS_PER_MILLI)
         self._alerted = 0
-        local = channel.parse(self._config.channels.announce)[0] == "ipc"
-        if settings.read_activity and local:
-            bases = [self._config.driver.shm_base_dir, self._config.driver.hugepages_dir]
-            self._reader = ActivityReader(AllowedDirectories([base for base in bases if base]), self.clock)
-
-    def _end(self) -> None:
-        for ear in self._ears.values():
-            ear.close()
-        self._ears.clear()
-        if self._reader is not None:
-            self._reader.close()
-
-    def _listen(self) -> None:
-        ids, channels = self._config.stream_ids, self._config.channels
-        for topic in get_args(Topic):
-            where = channel.control_subscription(getattr(channels, topic))
-            self._ears[topic] = Listener(self._client.add_subscription(where, getattr(ids, topic)))
-
-    def _hear(self) -> int:
-        heard = 0
-        with contextlib.suppress(MediaDriverLost):  # the service waits for it
-            for ear in self._ears.values():
-                messages = ear.poll(MESSAGES_PER_CYCLE)
-                now = self.clock.monotonic_ns()
-                for message in messages:
-                    self._known.receive(message, now)
-                heard += len(messages)
-        return heard
-
-    def _begin_readings(self) -> None:
-        if self._reader is not None and self.state is not ServiceState.STOPPED:
-            self._reader.begin(self._known.streams.values())
-
-    def _read(self) -> int:
-        if self._reader is None:
-            return 0
-        readings = list(self._reader.read())
-        for reading in readings:
-            self._known.on_activity(reading, self.clock.monotonic_ns())
-        return len(readings)
 
     def _tick(self) -> None:
         if self.state is ServiceState.STOPPED:
             return
-        self._known.tick(self.clock.monotonic_ns())
         if self.state is ServiceState.RUNNING:
             for decision in self._policy.decide(self._known):
                 self._act(decision)
@@ -247,7 +197,7 @@ class Supervisor(Service):
         for order, sent in [each for each in self._sent if each[1].done]:
             said = "accepted" if sent.error is None else f"refused: {sent.error}"
             self._note(Kind.COMMAND, f"{order.service} {order.command} {said}", order.stream_id)
-        self._sent = [each for each in self._sent if not each[1].done][-MESSAGES_PER_CYCLE:]
+        self._sent = [each for each in self._sent if not each[1].done][-MOST_SENT:]
         return heard
 
     def _note(self, kind: Kind, text: str, stream_id: int, client_id: int | None = None) -> None:

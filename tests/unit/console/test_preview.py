@@ -41,6 +41,7 @@ class Source:
     """A stream that has the next frame whenever it is asked."""
 
     def __init__(self) -> None:
+        self.consumer_id = 7
         self.asked = 0
         self.closed = False
         self.overwritten = False
