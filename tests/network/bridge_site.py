@@ -20,7 +20,7 @@ PERIOD = 0.004
 
 
 class Site:
-    """What runs on one host, in one process: its files in shared memory of its own, its configuration in `directory`."""
+    """What runs on one host, in one process: files in shared memory of its own, its configuration in `directory`."""
 
     def __init__(self, host: Host, directory: Path, bridge: dict[str, Any], *mappings: dict[str, Any]) -> None:
         self.host = host

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framepool.bridge.chunks import ChunkSizing
 from framepool.client.mapping import MappingState
 from framepool.wire._generated.bridge_902 import BridgeFrameChunk
 from framepool.wire._generated.control_900 import (
@@ -21,8 +22,10 @@ from tests.support.bridges import (
     DEST,
     SOURCE,
     Both,
+    Host,
     bridged,
     carried,
+    free_ports,
     image,
     joined,
     link,
@@ -30,6 +33,7 @@ from tests.support.bridges import (
     mapping_of,
     two_hosts,
 )
+from tests.support.chunked import SentFrame, noise
 from tests.support.onlooker import PATIENCE, wait_until
 
 
@@ -126,3 +130,104 @@ def test_slot_that_is_not_what_its_descriptor_says_is_not_sent(hosts: Both) -> N
     assert mapping_of(sender)["frames"]["sent"] == before
     carried(camera, eye)
     assert eye.counts["gap"] == 1
+
+
+def test_discovery_shows_a_bridged_stream_and_where_it_comes_from(hosts: Both) -> None:
+    here, there = hosts
+    camera = here.pool.producer(SOURCE, name="camera", tags=["cold"])
+    bridged(hosts)
+    joined(camera, there.pool.consumer(DEST))
+    found = []
+
+    def shown() -> bool:
+        found[:] = there.pool.discover("camera", tags=["bridged:bridge-b"])
+        return bool(found)
+
+    wait_until(shown)
+    (stream,) = found
+    assert (stream.stream_id, stream.name, stream.local) == (DEST, "camera", True)
+    assert {"cold", "origin-host:a", f"origin-stream:{SOURCE}"} <= set(stream.tags)
+    eye = there.pool.consumer("camera")
+    assert eye.stream_id == DEST
+    carried(camera, eye, 1)
+
+
+@pytest.mark.clause("B-5.4-01")
+def test_checksums_go_beside_the_chunks_and_are_not_needed(hosts: Both) -> None:
+    here, there = hosts
+    between = link()
+    payload = there.stranger().hear(between["payload_channel"], between["payload_stream_id"])
+    _, receiver = bridged(hosts, between=between, crc32c=True)
+    camera, eye = here.pool.producer(SOURCE), there.pool.consumer(DEST)
+    joined(camera, eye)
+    carried(camera, eye)
+    assert "checksum" not in mapping_of(receiver)["frames"]
+    assert {type(message) for message in payload.hear()} == {BridgeFrameChunk}, "no field and no message of its own"
+    unsummed = SentFrame(camera.current_seq + 5, noise(1, 100), epoch=mapping_of(receiver)["source_epoch"])
+    liar = here.stranger()
+    for chunk in unsummed.chunks(crc32c=False):
+        liar.say(between["payload_channel"], between["payload_stream_id"], chunk.message)
+    wait_until(lambda: mapping_of(receiver)["frames"].get("checksum") == 1)
+
+
+@pytest.mark.clause("B-3-01")
+def test_one_stream_goes_to_two_receivers_over_multicast(base_dir: Path) -> None:
+    ports = free_ports(3)
+    groups = ("224.20.30.39", "224.20.30.41", "224.20.30.43")
+    channels = [
+        f"aeron:udp?endpoint={group}:{port}|interface=127.0.0.1|term-length=1m"
+        for group, port in zip(groups, ports, strict=True)
+    ]
+    between = {
+        "payload_channel": channels[0],
+        "payload_stream_id": 3000,
+        "control_channel": channels[1],
+        "control_stream_id": 3001,
+        "metadata_channel": channels[2],
+    }
+    with Host(base_dir, "a") as here, Host(base_dir, "b") as one, Host(base_dir, "c") as other:
+        here.bridge(between, mapping())
+        camera = here.pool.producer(SOURCE)
+        eyes = []
+        for host, dest in ((one, DEST), (other, 50_007)):
+            host.bridge(between, mapping(dest=dest), role="receiver")
+            eyes.append(host.pool.consumer(dest))
+        for eye in eyes:
+            joined(camera, eye)
+        seq = camera.publish(image(3))
+        assert seq is not None
+        for eye in eyes:
+            frame = eye.wait_for(seq, PATIENCE)
+            assert frame is not None
+            assert np.array_equal(frame.copy(), image(3))
+
+
+@pytest.mark.clause("B-7-02")
+def test_descriptors_go_where_the_destination_host_has_them(base_dir: Path) -> None:
+    with Host(base_dir, "a") as here, Host(base_dir, "b", stream_ids={"descriptor": 1177}) as there:
+        ears = [there.stranger().hear_local(stream_id) for stream_id in (1100, 1177)]
+        bridged((here, there))
+        camera, eye = here.pool.producer(SOURCE), there.pool.consumer(DEST)
+        joined(camera, eye)
+        assert [bool(ear.all(FrameDescriptor)) for ear in ears] == [False, True]
+
+
+@pytest.mark.clause("B-10-06", "B-10-07")
+def test_hard_caps_hold_on_either_side(hosts: Both) -> None:
+    here, there = hosts
+    between = link()
+    payload = there.stranger().hear(between["payload_channel"], between["payload_stream_id"])
+    sender = here.bridge(between, mapping(), max_chunk_bytes=512, max_payload_bytes=4096)
+    receiver = there.bridge(between, mapping(), role="receiver", max_chunk_bytes=512, max_payload_bytes=2048)
+    camera, eye = here.pool.producer(SOURCE), there.pool.consumer(DEST)
+    wait_until(lambda: camera.publish(np.zeros(64, np.uint8)) is not None and eye.latest(0.05) is not None)
+    camera.publish(np.zeros(5000, np.uint8))
+    wait_until(lambda: mapping_of(sender)["frames"].get("too_large") == 1)
+    camera.publish(np.zeros(4000, np.uint8))
+    wait_until(lambda: mapping_of(receiver)["frames"].get("payload_length") == 1)
+    assert max(chunk.chunk_length for chunk in payload.all(BridgeFrameChunk)) == 512
+    liar = here.stranger()
+    long = SentFrame(camera.current_seq + 1, noise(1, 1000), epoch=mapping_of(receiver)["source_epoch"])
+    for chunk in long.chunks(ChunkSizing(mtu_bytes=1408, chunk_bytes=513)):
+        liar.say(between["payload_channel"], between["payload_stream_id"], chunk.message)
+    wait_until(lambda: mapping_of(receiver)["frames"].get("chunk_bytes"))
