@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from framepool.bridge.chunks import Chunk, ChunkDrop
-from framepool.wire._generated.bridge_902 import BridgeFrameChunk
+from framepool.bridge.chunks import Chunk, ChunkDrop, ChunkSizing
+from framepool.wire._generated.bridge_902 import Bool, BridgeFrameChunk
 from tests.support.chunked import EPOCH, SIZING, STREAM, SentFrame, Twins, noise, numbers, put
 
 slow = settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -105,6 +106,61 @@ def test_what_a_bad_network_delivers_makes_the_frames_of_the_model(
         assert arrived.trace_id == original.trace_id
         assert (arrived.timestamp_ns, arrived.meta_version) == (original.timestamp_ns, original.meta_version)
         assert arrived.tensor_header == original.header[64:]
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int]], bool]:
+    """A payload, slices of it in the order of their chunks, and whether they tile it: some are moved or resized."""
+    payload = noise(1, draw(st.integers(0, 300)))
+    cuts = sorted(draw(st.lists(st.integers(0, len(payload)), max_size=8)))
+    edges = [0, *cuts, len(payload)]
+    slices = [(start, end - start) for start, end in itertools.pairwise(edges)]
+    slices = [slices[0], *draw(st.permutations(slices[1:]))]
+    for _ in range(draw(st.integers(0, 2))):
+        number = draw(st.integers(0, len(slices) - 1))
+        offset, length = slices[number]
+        offset += draw(st.integers(-2, 2)) if number else 0
+        length += draw(st.integers(-2, 2))
+        offset = min(max(offset, 0), len(payload))
+        slices[number] = offset, min(max(length, 0), len(payload) - offset)
+    covered = [0] * len(payload)
+    for offset, length in slices:
+        for at in range(offset, offset + length):
+            covered[at] += 1
+    return payload, slices, covered == [1] * len(payload)
+
+
+@pytest.mark.clause("B-5.2-10", "B-5.2-20", "B-5.2-24")
+@slow
+@given(tiling=tilings(), data=st.data())
+def test_any_tiling_makes_the_frame_and_nothing_else_does(
+    tiling: tuple[bytes, list[tuple[int, int]], bool], data: st.DataObject
+) -> None:
+    payload, slices, whole = tiling
+    frame = SentFrame(1, payload)
+    messages = [
+        BridgeFrameChunk(
+            stream_id=STREAM,
+            epoch=EPOCH,
+            seq=1,
+            chunk_index=index,
+            chunk_count=len(slices),
+            chunk_offset=offset,
+            chunk_length=length,
+            payload_length=len(payload),
+            header_included=Bool.FALSE if index else Bool.TRUE,
+            header_bytes=b"" if index else frame.header,
+            payload_bytes=payload[offset : offset + length],
+        ).encode()
+        for index, (offset, length) in enumerate(slices)
+    ]
+    twins = Twins(sizing=ChunkSizing(mtu_bytes=1408, chunk_bytes=300)).ready()
+    for message in data.draw(st.permutations(messages)):
+        cause = twins.feed(message)
+    event(f"{cause!r}")
+    # An empty slice in the middle of another covers nothing twice, and is refused all the same.
+    stray = any(length == 0 and start < offset < start + size for offset, length in slices for start, size in slices)
+    assert [arrived.payload for arrived in twins.arrived] == ([payload] if whole and not stray else [])
 
 
 def flip(chunk: Chunk, where: int, what: int) -> Chunk:
@@ -225,7 +281,7 @@ def test_both_judge_every_step_alike(
             twins.take(what == "accept")
     for seq in (*range(42), 2**63, 2**64 - 1):
         assert twins.core.dropped(seq) == twins.plain.dropped(seq)
-    rising = [earlier < later for earlier, later in zip(twins.seqs, twins.seqs[1:], strict=False)]
+    rising = [earlier < later for earlier, later in itertools.pairwise(twins.seqs)]
     assert all(rising) or any(what in ("announce", "forget") for what, _, _ in happenings)
 
 

@@ -233,9 +233,10 @@ cdef class Assembler:
         self.check_idle()
         self.expire_at(now_ns)
 
-    def feed(self, message, uint64_t reserved=0, int64_t now_ns=0):
+    def feed(self, message, uint64_t reserved=0, int64_t now_ns=0, *, bint torn=False):
         """Takes one message as if it came from Aeron with this reserved value; the number of its cause if it was of no
-        use, else 0. For tests, and for chunks that come another way."""
+        use, else 0. With `torn`, as if its place in the log was overwritten while it was read. For tests, and for chunks
+        that come another way."""
         cdef Py_buffer view
         cdef Chunk chunk
         cdef int cause
@@ -251,6 +252,8 @@ cdef class Assembler:
             self.counts[cause] += 1
         else:
             cause = self.take(&chunk, reserved, now_ns)
+            if torn:
+                self.retract()
         self.busy = False
         PyBuffer_Release(&view)
         self.settle()

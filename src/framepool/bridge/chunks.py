@@ -26,7 +26,7 @@ from framepool.errors import ConfigurationError, DecodeError
 from framepool.wire._generated.bridge_902 import Bool, BridgeFrameChunk
 from framepool.wire.constants import DATA_LENGTH_BYTES, HEADER_SLOT_BYTES, MESSAGE_HEADER_BYTES
 from framepool.wire.cursor import byte_view
-from framepool.wire.dispatch import Drop, message_of, peek_header
+from framepool.wire.dispatch import peek_header
 
 MAX_CHUNKS: Final = 65_535
 AERON_HEADER_BYTES: Final = 32
@@ -207,22 +207,18 @@ def chunks_of(
         yield Chunk(message.encode(), (trace_id or 0) if first else total if last else 0)
 
 
-_CAUSES: Final = {
-    Drop.SCHEMA: ChunkDrop.SCHEMA,
-    Drop.VERSION: ChunkDrop.VERSION,
-    Drop.TEMPLATE: ChunkDrop.TEMPLATE,
-    Drop.DIALECT: ChunkDrop.DIALECT,
-}
-
-
 def decode_chunk(message: Buffer) -> BridgeFrameChunk | ChunkDrop:
     """The chunk in a buffer, as far as its own bytes can be judged."""
     try:
-        found = message_of(peek_header(message))
-        if isinstance(found, Drop):
-            return _CAUSES[found]
-        if found is not BridgeFrameChunk:
+        header, ours = peek_header(message), BridgeFrameChunk.HEADER
+        if header.schema_id != ours.schema_id:
             return ChunkDrop.SCHEMA
+        if header.version != ours.version:
+            return ChunkDrop.VERSION
+        if header.template_id != ours.template_id:
+            return ChunkDrop.TEMPLATE
+        if header.block_length != ours.block_length:
+            return ChunkDrop.DIALECT
         return BridgeFrameChunk.decode(message)
     except DecodeError:
         return ChunkDrop.MALFORMED

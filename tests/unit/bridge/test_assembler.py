@@ -593,6 +593,34 @@ def test_error_of_the_target_is_the_callers_and_costs_one_frame() -> None:
     slots.ring.claim(9, 10)  # the slot of frame 1, which is not claimed any more
 
 
+@pytest.mark.parametrize("index", [0, 1, 3])
+def test_frame_with_a_chunk_overwritten_in_the_log_is_never_published(index: int) -> None:
+    slots = Slots(8, {1: 1024})
+    assembler = Assembler(STREAM, SIZING)
+    assembler.announce(EPOCH, STRIDES)
+    assembler.target = slots
+    chunks = FRAME.chunks()
+    for number, chunk in enumerate(chunks):
+        assembler.feed(*chunk, torn=number == index)
+    for chunk in chunks:
+        assert assembler.feed(*chunk) == ChunkDrop.GIVEN_UP
+    assert slots.arrived == []
+    assert assembler.statistics()["torn"] == 1
+
+
+def test_epoch_that_an_overwritten_chunk_told_of_is_not_believed() -> None:
+    slots = Slots(8, {1: 1024})
+    assembler = Assembler(STREAM, SIZING)
+    assembler.announce(EPOCH, STRIDES)
+    assembler.target = slots
+    first, *rest = FRAME.chunks()
+    assembler.feed(*first)
+    assert assembler.feed(*SentFrame(0, b"", epoch=2**64 - 1).chunks()[0], torn=True) == ChunkDrop.NEW_EPOCH
+    for chunk in rest:
+        assert assembler.feed(*chunk) == 0
+    assert [frame.seq for frame in slots.arrived] == [5]
+
+
 def test_caller_is_told_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="max_frames"):
         Assembler(STREAM, SIZING, max_frames=0)

@@ -134,4 +134,6 @@ def test_foreign_messages_are_told_apart() -> None:
         message = bytearray(chunk.message)
         message[at : at + 2] = (53).to_bytes(2, "little")
         assert decode_chunk(bytes(message)) is cause
+    announce_of_another_dialect = chunk.message[:4] + (900).to_bytes(2, "little") + chunk.message[6:]
+    assert decode_chunk(announce_of_another_dialect) is ChunkDrop.SCHEMA
     assert decode_chunk(b"") is decode_chunk(chunk.message[:-1]) is ChunkDrop.MALFORMED
