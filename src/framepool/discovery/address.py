@@ -9,9 +9,12 @@ import msgspec
 from framepool.config import Config
 from framepool.errors import ConfigurationError
 from framepool.transport import channel
+from framepool.transport.settings import MIB
 
 LAST_STREAM_ID = 2**31 - 1
 """Aeron's stream ids are signed."""
+RESPONSE_TERM = 4 * MIB
+"""Of the channel that answers come on: an eighth of it is the longest answer, a thousand streams and more."""
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +50,7 @@ def addresses(config: Config) -> list[Address]:
         Address(
             channel=each,
             stream_id=config.discovery_stream_id,
-            response_channel="aeron:ipc" if _is_local(each) else discovery.response_channel or response_channel(each),
+            response_channel=channel.control(_way_back(each, discovery.response_channel), term_length=RESPONSE_TERM),
             response_stream_id=discovery.response_stream_id or config.stream_ids.discovery_response,
         )
         for each in dict.fromkeys([*asked, *discovery.registries])
@@ -73,6 +76,10 @@ def response_channel(registry: str) -> str:
             f"registry {registry!r}: no way back from it: {error}; name one: discovery.response_channel"
         ) from error
     return f"aeron:udp?endpoint={f'[{here}]' if family == socket.AF_INET6 else here}:{port}"
+
+
+def _way_back(asked: str, configured: str) -> str:
+    return "aeron:ipc" if _is_local(asked) else configured or response_channel(asked)
 
 
 def _is_local(name: str) -> bool:

@@ -464,7 +464,7 @@ def test_closing_ends_whoever_waits(asker: Asker) -> None:
 
 def test_host_and_registries_are_asked_as_configured() -> None:
     (own,) = addresses(Config())
-    assert own == local_address()
+    assert own == local_address(response_channel="aeron:ipc?term-length=4m")
     registries = ("aeron:udp?endpoint=127.0.0.1:40123", "aeron:udp?endpoint=127.0.0.1:40124")
     own, *others = addresses(
         Config(discovery=DiscoveryConfig(registries=registries, stream_id=5, response_stream_id=6))
@@ -477,7 +477,8 @@ def test_host_and_registries_are_asked_as_configured() -> None:
     configured = Config(
         discovery=DiscoveryConfig(registries=registries, response_channel="aeron:udp?endpoint=10.0.0.7:40200")
     )
-    assert {each.response_channel for each in addresses(configured)[1:]} == {"aeron:udp?endpoint=10.0.0.7:40200"}
+    back = "aeron:udp?endpoint=10.0.0.7:40200|term-length=4m"
+    assert {each.response_channel for each in addresses(configured)[1:]} == {back}
     only = Config(discovery=DiscoveryConfig(channel=registries[0], registries=registries[1:]))
     assert [each.channel for each in addresses(only)] == [registries[1]]
 
