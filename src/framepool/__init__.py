@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from framepool.client.producer import Producer, Slot
     from framepool.config import Config
     from framepool.discovery.stream import Stream
+    from framepool.recorder.recorder import Recorder
+    from framepool.recorder.recording import Recording
 
     def bridge(config: Config | None = None) -> Bridge:
         """Starts the bridge of a configuration; close it, or use it in `with`."""
@@ -39,6 +41,8 @@ __all__ = [
     "FramepoolError",
     "Pool",
     "Producer",
+    "Recorder",
+    "Recording",
     "Slot",
     "Stream",
     "__version__",
@@ -52,6 +56,8 @@ HOMES = {
     "Frame": "framepool.client.frame",
     "Pool": "framepool.client.pool",
     "Producer": "framepool.client.producer",
+    "Recorder": "framepool.recorder.recorder",
+    "Recording": "framepool.recorder.recording",
     "Slot": "framepool.client.producer",
     "Stream": "framepool.discovery.stream",
 }

@@ -111,6 +111,11 @@ class Recorder:
         """Whether it records; not any more once it is closed, or when the disk lost what it was given."""
         return self._threads[-1].state is State.RUNNING
 
+    @property
+    def failure(self) -> str:
+        """What the disk said when it lost what it was given; nothing is recorded after that."""
+        return str(self._disk.failure or "")
+
     def progress(self) -> Progress:
         """How it does."""
         return Progress(

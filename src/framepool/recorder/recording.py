@@ -26,7 +26,7 @@ from framepool._native.crc32c import crc32c
 from framepool.errors import DecodeError, FramesRemoved, RecordingDamaged, RecordingError
 from framepool.recorder.account import Loss
 from framepool.recorder.codecs import decompress
-from framepool.recorder.contents import LossRow, MessageRow, scan
+from framepool.recorder.contents import Contents, LossRow, MessageRow, scan
 from framepool.recorder.format import FRAME_HEADER_BYTES, NO_TIMESTAMP, Codec
 from framepool.recorder.index import FRAMES, frames_table, has_arrow, read_frames
 from framepool.recorder.manifest import Manifest, OpenEntry, RecordingInfo, Retained, SegmentEntry, Watermark
@@ -136,6 +136,20 @@ class Segment:
             return dispatch.decode(self.buffer[row.offset : row.offset + row.length])
         except DecodeError as error:
             raise RecordingDamaged(f"{self.path}: the message at {row.offset} is damaged: {error}") from None
+
+    @property
+    def contents(self) -> Contents:
+        """Everything that its index says."""
+        return Contents(
+            number=self.number,
+            file=self.path.name,
+            segment_id=self.segment_id,
+            first_ordinal=self.first_ordinal,
+            offsets=self.offsets,
+            headers=self.headers,
+            losses=self.losses,
+            messages=self.messages,
+        )
 
     def table(self) -> pa.Table:
         """The index of its frames as an Arrow table."""
@@ -363,6 +377,15 @@ class Frames(Sequence[RecordedFrame]):
 
     def __iter__(self) -> Iterator[RecordedFrame]:
         return map(self._frame, self._window)
+
+    def parts(self) -> Iterator[tuple[Segment, npt.NDArray[np.intp]]]:
+        """The segments that they are in, with their rows there: for work on whole columns."""
+        wanted = np.arange(self._window.start, self._window.stop, self._window.step)
+        for part, segment in enumerate(self._segments):
+            begin = self._ends[part - 1] if part else 0
+            mine = wanted[(wanted >= begin) & (wanted < self._ends[part])] - begin
+            if len(mine):
+                yield segment, mine if self._streams is None else segment.rows_of(self._streams)[mine]
 
     def stack(self) -> npt.NDArray[Any]:
         """All of them as one array, copied; for frames of one shape and type."""
