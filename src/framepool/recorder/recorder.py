@@ -175,6 +175,7 @@ class Recorder:
         self.close()
 
     def statistics(self) -> dict[str, object]:
+        """How it does, and what each of its agents counted."""
         return {
             "path": self.path,
             "progress": msgspec.to_builtins(self.progress()),

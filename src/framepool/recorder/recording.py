@@ -427,6 +427,7 @@ class Recording(Frames):
 
     @property
     def path(self) -> Path:
+        """Where it is."""
         return self.manifest.path
 
     def refresh(self) -> None:
