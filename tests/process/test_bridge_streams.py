@@ -231,3 +231,41 @@ def test_hard_caps_hold_on_either_side(hosts: Both) -> None:
     for chunk in long.chunks(ChunkSizing(mtu_bytes=1408, chunk_bytes=513)):
         liar.say(between["payload_channel"], between["payload_stream_id"], chunk.message)
     wait_until(lambda: mapping_of(receiver)["frames"].get("chunk_bytes"))
+
+
+@pytest.mark.clause("B-8-01")
+def test_frame_on_its_way_ends_with_the_epoch_it_is_of(hosts: Both) -> None:
+    here, there = hosts
+    between = link()
+    between["payload_channel"] = between["payload_channel"].replace("term-length=1m", "term-length=64k")
+    stalled = there.stranger().hear(between["payload_channel"], between["payload_stream_id"])
+    sender = here.bridge(between, mapping())
+    with here.pool.producer(SOURCE) as camera:
+        wait_until(lambda: mapping_of(sender)["state"] == "running")
+        first = mapping_of(sender)["source_epoch"]
+        for _ in range(3):
+            camera.publish(np.zeros(60_000, np.uint8))
+        wait_until(lambda: mapping_of(sender)["frames"].get("back_pressured", 0) > 3)
+    with here.pool.producer(SOURCE) as camera:
+        wait_until(lambda: mapping_of(sender)["source_epoch"] > first + 1)
+        wait_until(lambda: mapping_of(sender)["frames"].get("abandoned") == 1)
+        camera.publish(np.zeros(8, np.uint8))
+        wait_until(lambda: [chunk for chunk in stalled.all(BridgeFrameChunk) if chunk.epoch != first])
+    old = [chunk for chunk in stalled.all(BridgeFrameChunk) if chunk.epoch == first]
+    cut_off = [chunk for chunk in old if chunk.seq == old[-1].seq]
+    assert 0 < len(cut_off) < cut_off[0].chunk_count
+
+
+def test_receiver_that_comes_later_is_told_of_the_source_at_once(base_dir: Path) -> None:
+    seldom = {"shm_base_dir": str(base_dir / "a"), "announce_period_ms": 1_000}
+    with Host(base_dir, "a", driver=seldom) as here, Host(base_dir, "b") as there:
+        here.pool.producer(SOURCE)
+        for _ in range(5):  # a periodic announce may come between, but not each time
+            between = link()
+            with here.bridge(between, mapping()) as sender:
+                wait_until(lambda sender=sender: mapping_of(sender).get("announces"))
+                with there.bridge(between, mapping(), role="receiver") as receiver:
+                    wait_until(lambda receiver=receiver: mapping_of(receiver).get("announces"))
+                if mapping_of(sender)["announces"] == 1:
+                    return
+    raise AssertionError("only ever told by the next periodic announce")
