@@ -45,6 +45,7 @@ app.command("framepool.cli.decode:decode", name="decode", help="Say what a messa
 app.command("framepool.cli.media_driver:media_driver", name="media-driver", help="Run an Aeron media driver.")
 app.command("framepool.cli.console:console", name="console", help="A web page of what goes on.")
 app.command("framepool.cli.bench:bench", name="bench", help="Compare framepool with other transports, here and now.")
+app.command("framepool.cli.top:top", name="top", help="Streams at a glance in this terminal.")
 app.command("framepool.cli.doctor:doctor", name="doctor", help="Check this machine and say what to change.")
 app.command("framepool.cli.config:config", name="config", help="Check a configuration file.")
 

@@ -22,7 +22,7 @@ from framepool.client import gauges
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock, MonotonicClock
 from framepool.config import Config
 from framepool.console.history import History
-from framepool.console.view import COLUMNS, TOTALS, Scene, Seen, row
+from framepool.console.view import COLUMNS, TOTALS, Scene, Seen, row, worded
 from framepool.errors import CommandRefused, NoEcho
 from framepool.service import Commander, Event, Sent
 from framepool.service.events import plain_value
@@ -258,14 +258,3 @@ class Desk:
         settled = len(self._waiting) - len(still)
         self._waiting = still
         return settled
-
-
-def worded(notice: Notice) -> str:
-    """A notice as a person would say it."""
-    kind = notice.kind.value
-    if notice.client_id is None:
-        return f"{kind}: {notice.text}"
-    who, _, what = kind.partition(" ")
-    if who in ("producer", "consumer"):
-        return f"{who} {notice.client_id} {what}: {notice.text}"
-    return f"{kind}: consumer {notice.client_id} {notice.text}"

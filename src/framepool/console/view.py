@@ -13,6 +13,7 @@ from typing import Any, Final
 from framepool.client.gauges import Gauge
 from framepool.clock import NANOS_PER_SECOND
 from framepool.supervisor.consumers import ConsumerView
+from framepool.supervisor.notices import Notice
 from framepool.supervisor.state import State
 from framepool.supervisor.streams import Health, StreamView
 from framepool.wire._generated.driver_901 import Role
@@ -185,6 +186,17 @@ def row(stream: dict[str, Any]) -> dict[str, float | None]:
     """The numbers of a stream that are kept over time."""
     latency = stream["latency"] or {}
     return {**stream, **{f"latency_{name}": latency.get(name) for name in LATENCIES}}
+
+
+def worded(notice: Notice) -> str:
+    """A notice as a person would say it."""
+    kind = notice.kind.value
+    if notice.client_id is None:
+        return f"{kind}: {notice.text}"
+    who, _, what = kind.partition(" ")
+    if who in ("producer", "consumer"):
+        return f"{who} {notice.client_id} {what}: {notice.text}"
+    return f"{kind}: consumer {notice.client_id} {notice.text}"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
