@@ -108,6 +108,7 @@ def finished(answers: list[Event], count: int) -> bool:
     return len([each for each in answers if each.correlation_id and each.key != "result"]) == count
 
 
+@pytest.mark.clause("S-7-02")
 def test_services_lists_who_is_there(site: Site, driver: Process) -> None:
     (listed,) = json.loads(ran(site.framepool("services", "--json"))[-1])
     assert (listed["tag"], listed["state"], listed["pid"]) == (DRIVER, "running", driver.pid)

@@ -102,6 +102,9 @@ class Limiter(Service):
         elif state is ServiceState.RUNNING and self._consumer is not None:
             self._consumer.pass_over()  # of what came during a pause, nothing is shown
 
+    def on_set(self, name: str, value: Any) -> None:
+        self._due_ns = 0  # a long interval does not outlive its rate
+
     def work(self) -> int:
         if self._consumer is None or self._producer is None:
             return 0
@@ -151,9 +154,6 @@ class Limiter(Service):
         interval_ns = round(NANOS_PER_SECOND / self.rate)
         self._due_ns = max(self._due_ns, now - interval_ns) + interval_ns
         return (frame,)
-
-    def on_set(self, name: str, value: Any) -> None:
-        self._due_ns = 0  # a long interval does not outlive its rate
 
     def _republish(self, frame: Frame, producer: Producer) -> None:
         """One copy, from slot to slot; a frame that was lapped meanwhile is given up and counted."""

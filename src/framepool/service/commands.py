@@ -26,6 +26,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     method: str
+    """That is called; "" of one that sets a parameter."""
     help: str = ""
     kind: Any = None
     """The type of the value; None where there is none."""

@@ -19,6 +19,8 @@ from framepool.service.service import STATUS, ServiceState
 
 FORGOTTEN_NS = 60 * NANOS_PER_SECOND
 MOST = 4_096
+LONGEST = 4_096
+"""Characters of tag and status that are taken from others."""
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -46,9 +48,12 @@ class Directory:
         """Takes a status in; other events are none."""
         if event.key != STATUS:
             return
+        text = str(event.value)
         try:
-            said = msgspec.json.decode(str(event.value), type=ServiceStatus)
-        except msgspec.MsgspecError:
+            if len(event.tag) + len(text) > LONGEST:
+                raise ValueError(text)
+            said = msgspec.json.decode(text, type=ServiceStatus)
+        except (msgspec.MsgspecError, ValueError):
             self.counts["unreadable status"] += 1
             return
         where = (event.tag, said.host, said.pid)

@@ -13,6 +13,7 @@ correlation id and not echoed. What a command gives back goes before its echo as
 from __future__ import annotations
 
 import enum
+import functools
 import importlib.metadata
 import logging
 import os
@@ -52,6 +53,12 @@ RESULT: Final = "result"
 ERROR: Final = "error"
 RESERVED: Final = frozenset({STATUS, RESULT, ERROR})
 """Keys that services say by themselves; no command has one of them, so an echo is known by its key."""
+
+
+@functools.cache
+def own_version() -> str:
+    """Of the installed package; reading it is slow."""
+    return importlib.metadata.version("framepool")
 
 
 class ServiceState(enum.StrEnum):
@@ -246,6 +253,8 @@ class Service:
     def _obey(self) -> int:
         work = self._outbox.flush()
         try:
+            if self._outbox.lost is not None:
+                raise self._outbox.lost
             if not self._heard:
                 self._heard.extend(self._subscription.poll(MESSAGES_PER_POLL))
         except MediaDriverLost as error:
@@ -276,7 +285,7 @@ class Service:
         if known is None:
             raise CommandRefused(f"no command {message.key!r}; there are {', '.join(self._commands)}")
         arguments = known.arguments(value_of(message))
-        if known.key.startswith(SET):
+        if not known.method:
             self._set(known.key.removeprefix(SET), *arguments)
             return None
         try:
@@ -306,7 +315,7 @@ class Service:
         return {
             "state": self.state.value,
             "uptime_s": round((self.clock.monotonic_ns() - self._started_ns) / NANOS_PER_SECOND, 3),
-            "version": importlib.metadata.version("framepool"),
+            "version": own_version(),
             "host": platform.node(),
             "pid": os.getpid(),
         }

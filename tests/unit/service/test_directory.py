@@ -75,7 +75,10 @@ def test_service_that_is_silent_for_long_is_forgotten(directory: Directory, cloc
     assert directory.services() == []
 
 
-@pytest.mark.parametrize("value", ["", "{", "[]", "{}", '{"state": 5}', None, 7, b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    ["", "{", "[]", "{}", '{"state": "running", "host": "' + 5_000 * "x" + '"}', '{"state": 5}', None, 7, b"\xff"],
+)
 def test_status_that_cannot_be_read_is_counted(directory: Directory, value: str) -> None:
     directory.on_event(Event(tag="service:a", key="status", value=value))
     directory.on_event(Event(tag="service:a", key="other", value=value))

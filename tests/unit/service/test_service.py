@@ -15,7 +15,7 @@ import pytest
 from framepool.agent import AgentTerminated, Invoker, State
 from framepool.clock import NANOS_PER_SECOND, ManualClock
 from framepool.config import Config
-from framepool.errors import CommandRefused
+from framepool.errors import CommandRefused, MediaDriverLost
 from framepool.service import Event, Parameter, Ref, Service, ServiceState, command
 from framepool.transport.aeron import Client
 from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce
@@ -484,6 +484,16 @@ def test_subclass_leaves_out_and_replaces_commands(client: Client, config: Confi
     kiln.answers(operator, event("stop", "token"))
     assert kiln.service.done == [("stop", "token")]
     kiln.invoker.close()
+
+
+def test_service_that_could_not_speak_speaks_again_when_somebody_else_reconnected(
+    kiln: Turned, operator: Operator
+) -> None:
+    """Another thread may bring the client back between the loss of a message and the next look at the streams."""
+    kiln.service._outbox.lost = MediaDriverLost("for a moment")
+    (echo,) = kiln.answers(operator, event("ratio", 1.5))
+    assert echo.key == "ratio"
+    assert kiln.service.counts["reconnects"] == 1
 
 
 def test_closed_service_gives_its_streams_back(client: Client, config: Config) -> None:
