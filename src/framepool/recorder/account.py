@@ -56,12 +56,13 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def frames(self) -> int | None:
         return None if self.last_seq is None else self.last_seq - self.first_seq + 1
 
-    def followed_by(self, later: Loss) -> Loss | None:
-        """Both as one, if the later one goes on where this one ends and has the same cause."""
-        mine = (self.stream_id, self.epoch, self.reason, self.detail)
-        if self.last_seq is None or mine != (later.stream_id, later.epoch, later.reason, later.detail):
+    def followed_by(self, later: Loss, *, loosely: bool = False) -> Loss | None:
+        """Both as one, if the later one goes on where this one ends and has the same cause, or `loosely` any."""
+        if self.last_seq is None or (self.stream_id, self.epoch) != (later.stream_id, later.epoch):
             return None
         if later.first_seq != self.last_seq + 1:
+            return None
+        if not loosely and (self.reason, self.detail) != (later.reason, later.detail):
             return None
         return msgspec.structs.replace(self, last_seq=later.last_seq)
 

@@ -65,6 +65,11 @@ class Recorder:
     by the same names (`segment_bytes=2**30`). Raises `AttachRefused` if a stream gives no lease within `timeout`
     seconds (0 does not wait: streams are recorded once they are there), `RecordingInUse` if another recorder writes
     there, `LibraryMissing` for a compression that is not installed.
+
+    >>> with fp.Recorder(pool, "morning", [10_000]):
+    ...     sent = camera.publish_batch([image, image + 1])
+    >>> len(fp.Recording("morning"))
+    2
     """
 
     def __init__(

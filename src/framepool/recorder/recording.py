@@ -413,6 +413,12 @@ class Recording(Frames):
     """The frames of a recording that are there and durable now, oldest first.
 
     Raises `RecordingError` if there is no recording at that path.
+
+    >>> with fp.Recorder(pool, "morning", [10_000]):
+    ...     sent = camera.publish_batch([image, image + 1])
+    >>> recording = fp.Recording("morning")
+    >>> recording.streams, [frame.copy().sum() for frame in recording]
+    ({10000: 2}, [np.uint64(66), np.uint64(78)])
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

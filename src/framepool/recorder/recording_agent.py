@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 BATCH: Final = 256
 LAST_POLLS: Final = 32
 """Of a stream that is to be recorded no more, if it never has a moment's rest."""
+MOST_OWED: Final = 4096
+"""Rows that may wait for room; beyond that, causes that alternate are not told apart."""
 OVERWRITTEN: Final = {TORN: Reason.TORN, LAPPED: Reason.LAPPED}
 STOPPED: Final = "stopped"
 PAUSED: Final = "paused"
@@ -143,6 +145,8 @@ class RecordingAgent:
         self._requests: deque[tuple[Callable[[], object], threading.Event]] = deque()
         self._paused = False
         self._behind = False
+        """Whether something found no room the last time round."""
+        self._stuck = False
         self._finishing = False
         self._timers = Timers(clock)
         self._timers.every(config.flush_interval_ms * NANOS_PER_MILLI, self.flush)
@@ -229,7 +233,7 @@ class RecordingAgent:
                 stream.last_polls += 1
                 if taken < BATCH or stream.last_polls > LAST_POLLS:
                     self.remove(stream.stream_id)
-        self._behind = any(stream.at_hand for stream in self._streams.values())
+        self._behind, self._stuck = self._stuck, False
         paid = self._pay()
         done += self._timers.poll()
         if self.log.is_due:
@@ -270,14 +274,17 @@ class RecordingAgent:
         items, at = stream.at_hand, 0
         self._owe(stream.losses)
         stream.losses = []
-        while at < len(items) and self._pay():
+        while at < len(items):
+            if not self._pay():
+                self._stuck = True
+                break
             item = items[at]
             if isinstance(item, Drop):
-                self._owe(stream.account.dropped(item.epoch, item.seq, self._cause(item.reason), item.detail))
+                self._drop(stream, item, item.reason, item.detail)
                 at += 1
                 continue
             if self._paused:
-                self._owe(stream.account.dropped(item.epoch, item.seq, Reason.NOT_RECORDING, PAUSED))
+                self._drop(stream, item, Reason.NOT_RECORDING, PAUSED)
                 at += 1
                 continue
             before = stream.account.expect(item.epoch, item.seq, self._cause(Reason.GAP))
@@ -285,22 +292,32 @@ class RecordingAgent:
                 at += 1
                 continue
             self._owe(before)
-            if not self._pay():
-                break
+            if before and not self._pay():
+                continue
             count, code = self._add(run_of(items, at))
             if count:
                 stream.account.kept(item.epoch, item.seq + count - 1)
                 self.counts["frames"] += count
                 at += count
             if code in OVERWRITTEN:
-                gone = items[at]
-                self._owe(stream.account.dropped(gone.epoch, gone.seq, self._cause(OVERWRITTEN[code])))
+                self._drop(stream, items[at], OVERWRITTEN[code])
                 at += 1
             elif (code == SEGMENT_FULL and not self.roll()) or (code == NO_ROOM and not self._make_room(items[at])):
+                self._stuck = True
                 break
+        while self._stuck and at < len(items) and is_gone(items[at]):
+            self._drop(stream, items[at], Reason.LAPPED)
+            at += 1
         if at:
             del items[:at]
         return at
+
+    def _drop(self, stream: RecordedStream, item: Frame | Drop, reason: Reason, detail: str = "") -> None:
+        """One that cannot be recorded, and what is missing before it."""
+        before = stream.account.expect(item.epoch, item.seq, self._cause(Reason.GAP))
+        if before is not None:
+            self._owe(before)
+            self._owe(stream.account.dropped(item.epoch, item.seq, self._cause(reason), detail))
 
     def _add(self, frames: list[Frame]) -> tuple[int, int]:
         """Adds frames that follow one another: how many, and why not more."""
@@ -334,14 +351,14 @@ class RecordingAgent:
 
     def _cause(self, reason: Reason) -> Reason:
         """The same, unless what is lost is lost because nothing is written."""
-        if reason not in (Reason.GAP, Reason.LAPPED, Reason.TORN) or not self._behind:
+        if reason not in (Reason.GAP, Reason.LAPPED, Reason.TORN) or not (self._behind or self._stuck):
             return reason
         return Reason.DISK_FULL if self._disk.refusal else Reason.BACKLOG
 
     def _owe(self, losses: Iterable[Loss]) -> None:
         for loss in losses:
             self.lost[loss.reason] += loss.frames or 0
-            joined = self._owed[-1].followed_by(loss) if self._owed else None
+            joined = self._owed[-1].followed_by(loss, loosely=len(self._owed) > MOST_OWED) if self._owed else None
             if joined is None:
                 self._owed.append(loss)
             else:
@@ -352,6 +369,11 @@ class RecordingAgent:
         while self._owed and self.log.add_loss(self._owed[0]):
             self._owed.pop(0)
         return not self._owed
+
+
+def is_gone(item: Frame | Drop) -> bool:
+    """Whether there is nothing to wait for."""
+    return isinstance(item, Drop) or not item.valid()
 
 
 def run_of(items: list[Frame | Drop], start: int) -> list[Frame]:
