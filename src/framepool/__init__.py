@@ -73,7 +73,12 @@ def __getattr__(name: str) -> Any:
 
 
 def connect(config: Config | None = None) -> Pool:
-    """Connects to a running driver. Without a configuration the defaults apply, with what the environment overrides."""
+    """Connects to a running driver. Without a configuration the defaults apply, with what the environment overrides.
+
+    >>> with fp.connect() as other:                         # `framepool driver` runs, here or in another terminal
+    ...     [stream.name for stream in other.discover()]
+    ['camera']
+    """
     from framepool.client.pool import Pool
     from framepool.config import load
 
@@ -85,6 +90,10 @@ def serve(config: Config | None = None) -> Pool:
 
     Other processes can attach to it too: it is the same driver as `framepool driver` (Driver 2.1). It ends with the
     pool.
+
+    >>> with fp.serve() as pool:
+    ...     pool.producer(10_000).publish(np.zeros((2, 2)))
+    0
     """
     from framepool.client.pool import Pool
     from framepool.config import load

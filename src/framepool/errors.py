@@ -51,7 +51,14 @@ from __future__ import annotations
 
 
 class FramepoolError(Exception):
-    """The root of the tree: catches everything framepool raises by itself."""
+    """The root of the tree: catches everything framepool raises by itself.
+
+    >>> try:
+    ...     pool.consumer(10_999, timeout=0.2)
+    ... except fp.FramepoolError as error:
+    ...     print(type(error).__name__)
+    AttachRefused
+    """
 
 
 class DecodeError(FramepoolError):

@@ -191,6 +191,28 @@ def test_other_libraries_get_a_private_copy(camera: fp.Producer, eye: fp.Consume
     assert out.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}-{array.shape}-{array.strides}")
+def test_frame_becomes_a_private_arrow_tensor(camera: fp.Producer, eye: fp.Consumer, array: np.ndarray) -> None:
+    pytest.importorskip("pyarrow")
+    camera.publish(array)
+    frame = take(eye)
+    tensor = frame.to_arrow()
+    assert (tensor.shape, np.array_equal(tensor.to_numpy(), array)) == (array.shape, True)
+    with frame as image:
+        assert not np.shares_memory(tensor.to_numpy(), image)
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}-{array.shape}-{array.strides}")
+def test_frame_becomes_a_private_torch_tensor(camera: fp.Producer, eye: fp.Consumer, array: np.ndarray) -> None:
+    pytest.importorskip("torch")
+    camera.publish(array)
+    frame = take(eye)
+    tensor = frame.torch()
+    assert (tuple(tensor.shape), np.array_equal(tensor.numpy(), array)) == (array.shape, True)
+    with frame as image:
+        assert not np.shares_memory(tensor.numpy(), image)
+
+
 def test_latest_skips_to_the_newest_and_counts_what_it_passed_over(camera: fp.Producer, eye: fp.Consumer) -> None:
     for value in range(5):
         camera.publish(np.array([value], np.uint8))

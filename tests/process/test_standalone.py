@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from framepool.transport import channel
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
+from tests.support.onlooker import first_frame
 
 STREAM = 10_000
 
@@ -38,6 +40,22 @@ def test_frames_pass_without_a_driver(config: Config) -> None:
             frame = eye.latest(0.05)
         assert frame is not None
         assert frame.copy().tolist() == list(range(10))
+
+
+def test_producer_without_a_pool_has_a_connection_of_its_own_and_ends_it(config: Config, base_dir: Path) -> None:
+    before = threading.active_count()
+    with fp.Producer.standalone(STREAM, name="camera", config=config) as camera:
+        assert threading.active_count() > before
+        assert camera.metadata.name == "camera"
+        with fp.connect(config) as pool, pool.announced(STREAM) as eye:
+            assert first_frame(camera, eye).stream_id == STREAM
+    assert threading.active_count() == before
+    assert list(base_dir.rglob("*.pool")) == []
+    camera.close()
+    with fp.Producer.standalone(STREAM, config=config) as camera:
+        with pytest.raises(AllocationError):
+            fp.Producer.standalone(STREAM, config=config)
+    assert threading.active_count() == before, "what failed left nothing behind"
 
 
 @pytest.mark.clause("W-15.14-03", "W-10.1.1-01", "W-15.21a.4-01")

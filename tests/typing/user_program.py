@@ -9,13 +9,25 @@ import numpy.typing as npt
 
 import framepool as fp
 from framepool.config import load
-from framepool.errors import AttachRefused, FrameOverwritten, NoPoolFits, NotAttached
+from framepool.errors import (
+    AmbiguousStream,
+    AttachRefused,
+    DiscoveryError,
+    FrameOverwritten,
+    NoPoolFits,
+    NotAttached,
+    NotLocal,
+    StreamNotFound,
+)
 
 CAMERA = 10_000
 
 
 def camera(pool: fp.Pool, images: list[npt.NDArray[np.uint16]]) -> None:
-    with pool.producer(CAMERA, name="camera", metadata={"gain": 4}, publish_timestamps=True) as producer:
+    wishes = {"gain": 4}
+    with pool.producer(
+        CAMERA, name="camera", tags=["lab:3"], data_source_id=17, metadata=wishes, publish_timestamps=True
+    ) as producer:
         assert_type(producer, fp.Producer)
         for image in images:
             assert_type(producer.publish(image), int | None)
@@ -65,6 +77,25 @@ def early(pool: fp.Pool) -> int | None:
         return None if partial is None else partial.rows
 
 
+def found(pool: fp.Pool) -> list[str]:
+    streams = pool.discover("camera", tags=["lab:3"], data_source_id=17, timeout=1.0)
+    assert_type(streams, list[fp.Stream])
+    for stream in streams:
+        assert_type(stream.stream_id, int)
+        assert_type(stream.tags, tuple[str, ...])
+        assert_type(stream.data_source_id, int | None)
+        assert_type(stream.local, bool)
+    try:
+        with pool.consumer("camera") as consumer, pool.consumer(streams[0]) as other:
+            assert_type(consumer, fp.Consumer)
+            assert_type(next(other).seq, int)
+    except (NotLocal, AmbiguousStream, StreamNotFound) as error:
+        print(error)
+    except DiscoveryError:
+        raise
+    return [stream.name for stream in streams]
+
+
 async def asynchronous(pool: fp.Pool) -> int:
     with pool.consumer(CAMERA) as consumer:
         async for frame in consumer:
@@ -76,11 +107,14 @@ def main() -> None:
     with fp.serve() as pool:
         assert_type(pool, fp.Pool)
         camera(pool, [np.zeros((4, 4), np.uint16)])
+        print(found(pool))
     try:
         with fp.connect(load("framepool.toml")) as pool, pool.standalone(CAMERA) as producer:
             producer.publish(np.arange(3))
             with pool.announced(CAMERA, timeout=2.0) as consumer:
                 assert_type(next(consumer), fp.Frame)
+        with fp.Producer.standalone(CAMERA, config=load("framepool.toml")) as own:
+            assert_type(own, fp.Producer)
     except AttachRefused as error:
         print(error)
     except fp.FramepoolError:

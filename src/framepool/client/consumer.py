@@ -64,9 +64,14 @@ class Watcher(Protocol):
 class Consumer:
     """Reads the frames of one stream under the lease of its place. One thread at a time.
 
-    >>> for frame in consumer:                     # doctest: +SKIP
-    ...     with frame as image:
-    ...         show(image)
+    >>> sent = camera.publish_batch([image, image + 1])
+    >>> for frame in eye:                                   # or: async for frame in eye
+    ...     with frame as array:                            # in place, read-only
+    ...         print(array.sum())
+    ...     if frame.seq == sent[-1]:
+    ...         break
+    66
+    78
     """
 
     def __init__(
@@ -119,26 +124,46 @@ class Consumer:
 
     @property
     def counts(self) -> Counter[str]:
-        """Frames by what became of them."""
+        """Frames by what became of them.
+
+        >>> before = eye.counts["received"]
+        >>> seq = camera.publish(image)
+        >>> frame = next(eye)
+        >>> eye.counts["received"] - before, eye.counts["gap"]
+        (1, 0)
+        """
         counts = self._own.copy()
         counts.update(_counted(self._frames))
         return +counts
 
     @property
     def consumer_id(self) -> int | None:
-        """The id under which it says hello and reports; it changes if somebody else goes by it too."""
+        """The id under which it says hello and reports; it changes if somebody else goes by it too.
+
+        >>> 0 < eye.consumer_id < 2**32
+        True
+        """
         return None if self.duties is None else self.duties.introduction.consumer_id
 
     @property
     def state(self) -> MappingState:
-        """Whether frames come from shared memory, are to come from elsewhere, or cannot come at all (Wire 15.12)."""
+        """Whether frames come from shared memory, are to come from elsewhere, or cannot come at all (Wire 15.12).
+
+        >>> eye.state
+        <MappingState.MAPPED: 'mapped'>
+        """
         if self._fallback() is not None:
             return MappingState.FALLBACK
         return MappingState.UNMAPPED if self._place.stream is None else MappingState.MAPPED
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that is mapped at this moment; frames of another one are over."""
+        """The epoch that is mapped at this moment; frames of another one are over.
+
+        >>> seq = camera.publish(image)
+        >>> next(eye).epoch == eye.epoch
+        True
+        """
         if self._fallback() is not None:
             source = self._source()
             return None if source is None else source.epoch
@@ -147,19 +172,34 @@ class Consumer:
 
     @property
     def ready(self) -> bool:
-        """Whether frames can come: out of shared memory, or from elsewhere."""
+        """Whether frames can come: out of shared memory, or from elsewhere.
+
+        >>> eye.ready
+        True
+        """
         return self._place.stream is not None if self._fallback() is None else self._source() is not None
 
     @property
     def refusal(self) -> str:
-        """Why no frames can come, as far as it is known."""
+        """Why no frames can come, as far as it is known.
+
+        >>> eye.refusal
+        ''
+        """
         fallback = self._fallback()
         if fallback is not None:
             return fallback.unsupported or (self.elsewhere.refusal if self.elsewhere else "nothing brings it")
         return "" if self._place.stream is not None else self._place.refusal()
 
     def poll(self, limit: int = 256) -> list[Frame]:
-        """The frames that descriptors told of since the last call and that are still there; never waits."""
+        """The frames that descriptors told of since the last call and that are still there; never waits.
+
+        >>> seq = camera.publish(image)
+        >>> while not (frames := eye.poll()):
+        ...     _ = eye.wait(0.1)
+        >>> frames[0].seq == seq
+        True
+        """
         if self._changes.count != self._seen or (self.duties is not None and self.duties.assigned != self._assigned):
             self._catch_up()
             if (source := self._source()) is not None:
@@ -179,6 +219,10 @@ class Consumer:
         """The newest frame of those that descriptors told of, the others being passed over unlooked at; never waits.
 
         For whoever shows or samples a stream: it costs the same however many were passed over.
+
+        >>> sent = camera.publish_batch([image] * 5)
+        >>> while (frame := eye.newest()) is None or frame.seq < sent[-1]:
+        ...     _ = eye.wait(0.1)
         """
         found = [*self._ready, *self._newest()]
         self._ready.clear()
@@ -186,16 +230,38 @@ class Consumer:
         return found[-1] if found else None
 
     def pass_over(self) -> None:
-        """Counts everything that was told of until now as skipped: the next frame is one that is yet to come."""
+        """Counts everything that was told of until now as skipped: the next frame is one that is yet to come.
+
+        >>> seq = camera.publish(image)
+        >>> eye.wait(1.0)
+        True
+        >>> eye.pass_over()
+        >>> eye.poll()
+        []
+        """
         if self.newest() is not None:
             self._skip(1)
 
     def fileno(self) -> int:
-        """Readable while there may be something to poll: for `select`. It may change from one frame to the next."""
+        """Readable while there may be something to poll: for `select`. It may change from one frame to the next.
+
+        >>> import select
+        >>> seq = camera.publish(image)
+        >>> readable, _, _ = select.select([eye], [], [], 1.0)
+        >>> readable == [eye]
+        True
+        """
         return self._descriptors.fileno()
 
     def latest(self, timeout: float | None = None) -> Frame | None:
-        """The newest frame, passing over older ones; None when nothing comes within `timeout` seconds."""
+        """The newest frame, passing over older ones; None when nothing comes within `timeout` seconds.
+
+        >>> seq = camera.publish(image)
+        >>> eye.latest(timeout=1.0).seq == seq
+        True
+        >>> eye.latest(timeout=0.01) is None
+        True
+        """
         frame = self._next_within(timeout)
         newer = None if frame is None else self.newest()
         if newer is None:
@@ -204,7 +270,12 @@ class Consumer:
         return newer
 
     def wait_for(self, seq: int, timeout: float | None = None) -> Frame | None:
-        """The frame `seq`, or None: it was missed, or did not come within `timeout` seconds."""
+        """The frame `seq`, or None: it was missed, or did not come within `timeout` seconds.
+
+        >>> sent = camera.publish_batch([image, image + 1])
+        >>> eye.wait_for(sent[1], timeout=1.0).copy().sum()
+        np.uint64(78)
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -219,6 +290,17 @@ class Consumer:
         """What can be read already of a frame that is still being written: of `seq`, or of the newest one told of.
 
         For a consumer made with `progress=True`, of a producer that tells of progress. None if there is nothing.
+
+        >>> early = pool.consumer(10_000, progress=True)
+        >>> with camera.claim((100, 100), np.uint16, progress="rows") as slot:
+        ...     slot.array[:50] = 3
+        ...     while not slot.progress(rows=50):           # told at most every so often
+        ...         pass
+        ...     while (part := early.partial()) is None or part.rows < 50:
+        ...         pass
+        ...     with part as rows:                          # in place, read-only
+        ...         rows.sum()
+        np.uint64(15000)
         """
         if self.duties is None:
             raise ValueError("this consumer did not ask for progress: make it with progress=True")
@@ -229,7 +311,13 @@ class Consumer:
         return self.duties.partial(seq)
 
     def limit(self, max_rate_hz: int) -> None:
-        """Hands out at most so many frames a second, evenly spread; 0 is all of them."""
+        """Hands out at most so many frames a second, evenly spread; 0 is all of them.
+
+        >>> eye.limit(10)
+        >>> sent = camera.publish_batch([image] * 50)       # all at once: one of them is enough
+        >>> eye.latest(timeout=1.0) is None, eye.latest(timeout=0.01) is None
+        (False, True)
+        """
         self._gate.limit(max_rate_hz)
         follows_progress = self.duties is not None and self.duties.partials is not None
         watched = self._watcher is not None or self.latency.ages is None or follows_progress
@@ -237,14 +325,23 @@ class Consumer:
 
     def tend(self) -> None:
         """Joins the descriptor stream again after this process was stopped for so long that it went on without it.
-        Called by the control plane now and then."""
+        Called by the control plane now and then.
+
+        >>> eye.tend()
+        """
         with contextlib.suppress(MediaDriverLost, TransportClosed):
             received = self._descriptors.statistics()["received"]
             heard, self._heard = received != self._heard, received
             self._listener.tend(heard=heard)
 
     def reading(self) -> ConsumerReading | None:
-        """What is reported of this consumer once a second (Wire 10.4.1)."""
+        """What is reported of this consumer once a second (Wire 10.4.1).
+
+        >>> seq = camera.publish(image)
+        >>> frame = next(eye)
+        >>> eye.reading().last_seq_seen == seq, eye.reading().drops_gap
+        (True, 0)
+        """
         stream = self._stream
         epoch = self._foreign_epoch if stream is None else stream.layout.epoch
         if epoch is None:
@@ -259,14 +356,27 @@ class Consumer:
         )
 
     def gauges(self) -> Values:
-        """What is told of this consumer once a second (`gauges`): how old frames were since the last time."""
+        """What is told of this consumer once a second (`gauges`): how old frames were since the last time.
+
+        >>> seq = camera.publish(image)
+        >>> frame = next(eye)
+        >>> eye.gauges()["latency_p50_ns"] > 0
+        True
+        """
         self.latency.settle()
         p50, p90, p99 = self._recent.look(50, 90, 99)
         received = self.counts["received"]
         return {"frames": received, "latency_p50_ns": p50, "latency_p90_ns": p90, "latency_p99_ns": p99}
 
     def wait(self, timeout: float) -> bool:
-        """Whether there may be something to poll, waiting for it up to `timeout` seconds."""
+        """Whether there may be something to poll, waiting for it up to `timeout` seconds.
+
+        >>> eye.wait(0.01)
+        False
+        >>> seq = camera.publish(image)
+        >>> eye.wait(1.0)
+        True
+        """
         if (source := self._source()) is not None:
             return source.wait(timeout)
         try:
@@ -300,7 +410,12 @@ class Consumer:
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """Gives lease and regions back; ends whoever iterates."""
+        """Gives lease and regions back; ends whoever iterates.
+
+        >>> eye.close()
+        >>> list(eye)
+        []
+        """
         if self.closed:
             return
         self.closed = True
@@ -320,7 +435,11 @@ class Consumer:
         self.close()
 
     def statistics(self) -> dict[str, object]:
-        """Counts of frames by what became of them, and the state of lease and mapping."""
+        """Counts of frames by what became of them, and the state of lease and mapping.
+
+        >>> eye.statistics()["mapping"]["state"]
+        'mapped'
+        """
         duties = self.duties.statistics() if self.duties else {}
         source = self._source()
         if source is not None:

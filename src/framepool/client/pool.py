@@ -54,7 +54,16 @@ LEAST_PATIENCE = 0.5
 
 
 class Pool:
-    """A connection to a driver. Make one with `framepool.connect()` or `framepool.serve()`."""
+    """A connection to a driver. Make one with `framepool.connect()` or `framepool.serve()`.
+
+    A thread of its own keeps leases alive and mappings current. `config` is what it was made with, `metadata` and
+    `blobs` are what the sources of the streams that are consumed here say of themselves.
+
+    >>> with fp.connect() as other:
+    ...     with other.consumer("camera") as reader:
+    ...         reader.epoch == eye.epoch
+    True
+    """
 
     def __init__(
         self,
@@ -90,12 +99,20 @@ class Pool:
 
     @property
     def client(self) -> Client:
-        """The Aeron client of this connection, for roles that have streams of their own on it."""
+        """The Aeron client of this connection, for roles that have streams of their own on it.
+
+        >>> pool.client.connected
+        True
+        """
         return self._client
 
     @property
     def plane(self) -> ControlPlane:
-        """The control plane of this connection, for roles that have places or duties of their own on it."""
+        """The control plane of this connection, for roles that have places or duties of their own on it.
+
+        >>> [place.stream_id for place in pool.plane.places]
+        [10000, 10000]
+        """
         return self._plane
 
     def producer(
@@ -122,6 +139,10 @@ class Pool:
 
         Raises `AttachRefused` with the driver's reason if there is no lease within `timeout` seconds. Afterwards the
         producer keeps itself attached, whatever happens to the driver.
+
+        >>> with pool.producer(10_001, name="gauge", tags=["lab:3"], metadata={"unit": "hPa"}) as gauge:
+        ...     gauge.publish([1013.25])
+        0
         """
         attributes = with_identity(metadata or {}, tags, data_source_id)
         seat = self._seat(self._plane, stream_id, Role.PRODUCER, create=create, require_hugepages=require_hugepages)
@@ -149,6 +170,10 @@ class Pool:
 
         What comes back is a snapshot and grants nothing: give one of them to `consumer`, which asks its driver. Raises
         `DiscoveryError` if nobody answers within `timeout` seconds, or only with errors.
+
+        >>> for stream in pool.discover(tags=["lab:3"]):
+        ...     print(stream.stream_id, stream.name, stream.nslots, stream.local)
+        10000 camera 64 True
         """
         query = Query(
             name=name, tags=tuple(tags), stream_id=stream_id, producer_id=producer_id, data_source_id=data_source_id
@@ -184,6 +209,10 @@ class Pool:
 
         A `watcher` is told of every frame that is not handed over. It goes by a `consumer_id` that a supervisor gave
         out, or by one at random, until somebody else goes by it too (Wire 10.1.2).
+
+        >>> with pool.consumer("camera", max_rate_hz=30) as display:
+        ...     display.stream_id
+        10000
         """
         end = time.monotonic() + timeout
         if isinstance(stream, str):
@@ -223,12 +252,23 @@ class Pool:
         """A consumer without a lease, that maps what is announced: for streams that no driver owns.
 
         Raises `AttachRefused` if nothing usable is announced within `timeout` seconds.
+
+        >>> with pool.announced(10_000) as reader:          # a driver's streams are announced too
+        ...     reader.epoch == eye.epoch
+        True
         """
         place = AnnouncedPlace(self._plane, stream_id, allowed=self._allowed)
         return self._consumer(self._plane, place, timeout, max_outstanding_seq_gap, ConsumerWishes())
 
     def standalone(self, stream_id: int, *, name: str = "", profile: str = "default") -> Producer:
-        """A producer without a driver: it owns its files, in a namespace of its own, and announces them itself."""
+        """A producer without a driver: it owns its files, in a namespace of its own, and announces them itself.
+
+        >>> with pool.standalone(10_002) as own, pool.announced(10_002) as reader:
+        ...     own.publish(image)
+        ...     (next(reader).copy() == image).all()
+        0
+        np.True_
+        """
         driver = self.config.driver
         allocator = Allocator(driver.shm_base_dir, f"standalone-{stream_id}", prefault=driver.prefault, sync=True)
         announces = self._client.add_publication(
@@ -240,7 +280,11 @@ class Pool:
         return self._producer(place, name=name)
 
     def close(self) -> None:
-        """Gives every lease back and disconnects; what `serve` started ends with it."""
+        """Gives every lease back and disconnects; what `serve` started ends with it.
+
+        >>> other = fp.connect()
+        >>> other.close()
+        """
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -252,7 +296,11 @@ class Pool:
         self.close()
 
     def statistics(self) -> dict[str, object]:
-        """The connection and every place on it."""
+        """The connection and every place on it.
+
+        >>> pool.statistics()["connected"], len(pool.statistics()["places"])
+        (True, 2)
+        """
         places = [place.statistics() for plane in self._planes.values() for place in plane.places]
         asked = {"discovery": self._lookup.statistics()} if self._lookup else {}
         return {**self._client.statistics(), **self._plane.statistics(), "places": places, **asked}

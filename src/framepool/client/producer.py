@@ -7,6 +7,7 @@ does not write into a stream that is somebody else's by now.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Buffer, Callable, Iterable, Sequence
 from types import TracebackType
@@ -25,6 +26,7 @@ from framepool.client.producer_duties import ProducerDuties
 from framepool.client.progress import ProgressReporter
 from framepool.client.trace import Trace, Traced
 from framepool.clock import Clock, MonotonicClock
+from framepool.config import Config, load
 from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
 from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
@@ -40,9 +42,11 @@ MAX_LAYOUTS = 256
 class Producer:
     """Publishes the frames of one stream under the lease of its place. One thread at a time.
 
-    >>> with producer.claim((480, 640), np.uint16) as slot:         # doctest: +SKIP
-    ...     sensor.read_into(slot.array)                            # straight into shared memory
-    >>> producer.publish(image)                                     # the same with one copy  # doctest: +SKIP
+    >>> with camera.claim((48, 64), np.uint16) as slot:
+    ...     slot.array[:] = 7                                       # straight into shared memory
+    >>> seq = camera.publish(image)                                 # the same with one copy
+    >>> [frame.shape for frame in (next(eye), next(eye))]
+    [(48, 64), (3, 4)]
     """
 
     def __init__(
@@ -72,11 +76,40 @@ class Producer:
         self._last_layout: Layout | None = None
         self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str, str | None], Layout] = {}
 
+    @classmethod
+    def standalone(
+        cls, stream_id: int, *, name: str = "", profile: str = "default", config: Config | None = None
+    ) -> Producer:
+        """A producer without a driver and with a connection of its own, as `Pool.standalone` makes it on a shared one.
+
+        It owns files, epochs and superblocks, and announces them; consumers come by `Pool.announced`. Only a media
+        driver has to run.
+
+        >>> with fp.Producer.standalone(10_002) as own, pool.announced(10_002) as reader:
+        ...     own.publish(image)
+        ...     next(reader).shape
+        0
+        (3, 4)
+        """
+        from framepool.client.pool import Pool
+
+        with contextlib.ExitStack() as opened:
+            pool = opened.enter_context(Pool(load() if config is None else config))
+            producer = pool.standalone(stream_id, name=name, profile=profile)
+            opened.callback(producer._on_close or producer.close)
+            producer._on_close = opened.pop_all().close
+        return producer
+
     @property
     def metadata(self) -> SourceMetadata:
         """What the frames mean: a dictionary whose changes are told to everybody (Wire 10.3).
 
-        >>> camera.metadata["exposure_ms"] = 2.5          # doctest: +SKIP
+        >>> camera.metadata["exposure_ms"] = 2.5
+        >>> with camera.metadata.edit():                    # several changes, one version
+        ...     camera.metadata["gain"] = 4
+        ...     camera.metadata.name = "camera-left"
+        >>> sorted(camera.metadata)
+        ['exposure_ms', 'gain', 'tags']
         """
         if self.duties is None:
             raise ValueError("a producer without a pool has no metadata")
@@ -86,6 +119,8 @@ class Producer:
         """Sends a large piece of metadata, such as a flat field or a mask, for the present metadata version.
 
         It goes out in chunks beside the frames; consumers that are there now find it in `Pool.blobs`.
+
+        >>> camera.send_blob(1, np.ones((16, 16), np.float32))
         """
         if self.duties is None:
             raise ValueError("a producer without a pool has no metadata")
@@ -93,7 +128,13 @@ class Producer:
 
     @property
     def counts(self) -> Counter[str]:
-        """Frames by what became of them."""
+        """Frames by what became of them.
+
+        >>> before = camera.counts["published"]
+        >>> seq = camera.publish(image)
+        >>> camera.counts["published"] - before
+        1
+        """
         counts = self._own.copy()
         if self._frames is not None:
             counts.update(_counted(self._frames))
@@ -101,17 +142,29 @@ class Producer:
 
     @property
     def current_seq(self) -> int:
-        """Of the last frame claimed; 0 before there is one."""
+        """Of the last frame claimed; 0 before there is one.
+
+        >>> camera.publish(image) == camera.current_seq
+        True
+        """
         return max(self._next_seq() - 1, 0)
 
     @property
     def attached(self) -> bool:
-        """Whether a frame could be published right now."""
+        """Whether a frame could be published right now.
+
+        >>> camera.attached
+        True
+        """
         return self._place.stream is not None
 
     @property
     def has_readers(self) -> bool:
-        """Whether anybody listens to descriptors."""
+        """Whether anybody listens to descriptors.
+
+        >>> camera.has_readers
+        True
+        """
         try:
             return self._descriptors.is_connected
         except MediaDriverLost:
@@ -136,6 +189,9 @@ class Producer:
 
         Raises `NotAttached` without a lease and `NoPoolFits` for a frame that is larger than every pool; both are
         counted as drops.
+
+        >>> with camera.claim((3, 4), np.uint16) as slot:
+        ...     np.copyto(slot.array, image)
         """
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         layout = self._layout(dimensions, np.dtype(dtype), order, progress)
@@ -157,6 +213,10 @@ class Producer:
 
         A `trace_id` begins a trace. With `parents`, the frames that this one was made of, it gets a trace id of its
         own, and one TraceLinkSet on the metadata stream names theirs; if none of them is traced, neither is this one.
+
+        >>> seq = camera.publish(image, timestamp_ns=123)
+        >>> next(eye).timestamp_ns
+        123
         """
         duties = self.duties
         if parents or (duties is not None and duties.own_streams):
@@ -189,6 +249,13 @@ class Producer:
         """Publishes bytes as they lie, under a TensorHeader that was encoded elsewhere: what a recording holds.
 
         Bytes beyond the tensor's extent are left out. Otherwise as `publish`.
+
+        >>> from framepool.shm.tensor import TensorLayout
+        >>> from framepool.wire._generated.control_900 import Dtype
+        >>> header = TensorLayout.build(Dtype.UINT16, (3, 4)).header
+        >>> seq = camera.publish_raw(image.tobytes(), header)
+        >>> (next(eye).copy() == image).all()
+        np.True_
         """
         layout = Layout(tensor_header)
         try:
@@ -201,11 +268,20 @@ class Producer:
         return slot.seq
 
     def publish_batch(self, arrays: Iterable[npt.ArrayLike]) -> list[int | None]:
-        """Publishes one array after the other."""
+        """Publishes one array after the other.
+
+        >>> len(camera.publish_batch([image, image, image]))
+        3
+        """
         return [self.publish(array) for array in arrays]
 
     def close(self) -> None:
-        """Gives lease and regions back."""
+        """Gives lease and regions back.
+
+        >>> camera.close()
+        >>> camera.publish(image) is None
+        True
+        """
         if self.closed:
             return
         self.closed = True
@@ -222,12 +298,21 @@ class Producer:
         self.close()
 
     def gauges(self) -> Values:
-        """What is told of this producer once a second (`gauges`)."""
+        """What is told of this producer once a second (`gauges`).
+
+        >>> seq = camera.publish(image)
+        >>> camera.gauges()["frame_bytes"]
+        24
+        """
         layout = self._last_layout
         return {"frames": self.counts["published"], "frame_bytes": None if layout is None else layout.extent}
 
     def statistics(self) -> dict[str, object]:
-        """Counts of frames by what became of them, and the state of lease and mapping."""
+        """Counts of frames by what became of them, and the state of lease and mapping.
+
+        >>> camera.statistics()["attachment"]["state"]
+        'attached'
+        """
         duties = self.duties.statistics() if self.duties else {}
         return {"next_seq": self._next_seq(), **self.counts, **self._place.statistics(), **duties}
 
@@ -345,7 +430,17 @@ class Producer:
 
 
 class Slot(ClaimedSlot):
-    """A claimed slot: fill `array`, and leaving the `with` block commits it; an exception abandons it."""
+    """A claimed slot: fill `array`, and leaving the `with` block commits it; an exception abandons it.
+
+    >>> with camera.claim((3, 4), np.uint16, timestamp_ns=5) as slot:
+    ...     slot.array[:] = image                           # in shared memory, writable
+    ...     slot.seq == camera.current_seq, slot.epoch == eye.epoch
+    ...     slot.timestamp_ns, slot.meta_version == camera.metadata.version, slot.open
+    (True, True)
+    (5, True, True)
+    >>> slot.open
+    False
+    """
 
     __slots__ = ("_producer", "_reporter", "trace")
 
@@ -357,6 +452,12 @@ class Slot(ClaimedSlot):
         """So much is filled now; says whether consumers were told. Nothing at all says that filling begins.
 
         Told at most as often as the consumers agreed on, and only if one of them asked for progress (Wire 10.2.2).
+
+        >>> with camera.claim((100, 100), np.uint16, progress="rows") as slot:
+        ...     slot.array[:50] = 1
+        ...     slot.progress(rows=50)                      # nobody here asked for it
+        ...     slot.array[50:] = 1
+        False
         """
         if self._reporter is None:
             if self._producer.duties is None:
@@ -370,14 +471,26 @@ class Slot(ClaimedSlot):
         return self._reporter.update(nbytes, rows=rows, columns=columns)
 
     def commit(self) -> None:
-        """Makes the frame readable and tells of it; raises `NotAttached` if the lease ended meanwhile."""
+        """Makes the frame readable and tells of it; raises `NotAttached` if the lease ended meanwhile.
+
+        >>> slot = camera.claim(4)
+        >>> slot.array[:] = 1, 2, 3, 4
+        >>> slot.commit()
+        >>> next(eye).copy()
+        array([1, 2, 3, 4], dtype=uint8)
+        """
         if self.open:
             self._producer._commit(self)
             if self._reporter is not None:
                 self._reporter.complete()
 
     def abandon(self) -> None:
-        """Gives the slot up: readers see a gap."""
+        """Gives the slot up: readers see a gap.
+
+        >>> camera.claim(4).abandon()
+        >>> camera.counts["abandoned"]
+        1
+        """
         if self.open:
             if self._reporter is not None:
                 self._reporter.abandon()

@@ -48,11 +48,10 @@ class StreamPool(msgspec.Struct, frozen=True, kw_only=True):
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """A stream as discovery found it: what it is called, who owns it, and where. A snapshot, which grants nothing.
 
-    >>> camera = pool.producer(10_000, name="camera", tags=["lab:3"])
-    >>> (found,) = pool.discover(name="camera")
+    >>> (found,) = pool.discover("camera")
     >>> found.stream_id, found.tags[0], found.local
     (10000, 'lab:3', True)
-    >>> eye = pool.consumer(found)              # attaches to the driver that the result names
+    >>> reader = pool.consumer(found)                       # attaches to the driver that the result names
     """
 
     stream_id: int
@@ -88,8 +87,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, int]:
         """What identifies it (Discovery 6.1, 8): the driver and the id.
 
-        >>> _ = pool.producer(10_000, name="camera")
-        >>> pool.discover(name="camera")[0].key[1]
+        >>> pool.discover("camera")[0].key[1]
         10000
         """
         return self.driver, self.stream_id
