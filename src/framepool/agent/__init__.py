@@ -1,7 +1,7 @@
 """Agents, the things that turn them, and their timers."""
 
 from framepool.agent.agent import Agent, AgentTerminated, CompositeAgent, Invoker, Runner, State, log_error
-from framepool.agent.idle import Backoff, BusySpin, IdleStrategy, Sleeping
+from framepool.agent.idle import Backoff, BusySpin, Dozing, IdleStrategy, Sleeping
 from framepool.agent.timers import Timer, Timers
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Backoff",
     "BusySpin",
     "CompositeAgent",
+    "Dozing",
     "IdleStrategy",
     "Invoker",
     "Runner",

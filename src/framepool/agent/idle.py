@@ -31,6 +31,23 @@ class Sleeping:
             time.sleep(self._seconds)
 
 
+class Dozing:
+    """Sleeps a fixed time, and longer once nothing happened for a while: for control planes that mostly wait."""
+
+    def __init__(self, seconds: float = 0.001, *, longest: float = 0.01, patience: int = 20) -> None:
+        self._seconds = seconds
+        self._longest = longest
+        self._patience = patience
+        self._quiet = 0
+
+    def idle(self, work: int) -> None:
+        if work > 0:
+            self._quiet = 0
+            return
+        self._quiet += 1
+        time.sleep(self._seconds if self._quiet <= self._patience else self._longest)
+
+
 class Backoff:
     """Yields a few times, then sleeps twice as long each time up to a limit; work resets it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import struct
 from collections import Counter
 from collections.abc import Buffer, Callable
 
@@ -32,7 +33,7 @@ from framepool.wire._generated.driver_901 import (
     ShutdownReason,
 )
 from framepool.wire.dispatch import Dispatcher, Drop
-from framepool.wire.message import Message
+from framepool.wire.message import MESSAGE_HEADER, Message
 from framepool.wire.salvage import Salvaged, salvage
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Conductor:
         self._clock = clock
         self._timers = Timers(clock)
         self._announced = announced
+        self._beacons = Beacons()
         self._lost = False
         self._end = (ShutdownReason.NORMAL, "")
         self._ending = False
@@ -123,12 +125,12 @@ class Conductor:
 
     def publish(self, message: Message) -> None:
         """Sends a message now or as soon as Aeron takes it."""
-        encoded = message.encode()
         if isinstance(message, control.ShmPoolAnnounce):
+            encoded = self._beacons.encode(message)
             self._announces.put(encoded)
             self._announced(message, encoded)
         else:
-            self._answers.put(encoded)
+            self._answers.put(message.encode())
 
     def statistics(self) -> dict[str, int]:
         """Counts of everything that was asked, answered, announced and dropped."""
@@ -182,6 +184,39 @@ class Conductor:
             return
         self.end(request.reason, request.error_message)
         raise AgentTerminated
+
+
+class Beacons:
+    """The bytes of announces: of a stream that says the same again, only the time is written anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[control.ShmPoolAnnounce, bytearray]] = {}
+
+    def encode(self, announce: control.ShmPoolAnnounce) -> bytes:
+        """What `announce.encode()` gives."""
+        last, data = self._known.get(announce.stream_id, (None, None))
+        if last is None or data is None or not _differ_in_time_only(last, announce):
+            data = bytearray(announce.encode())
+            self._known[announce.stream_id] = (announce, data)
+        else:
+            TIMESTAMP.pack_into(data, TIMESTAMP_OFFSET, announce.announce_timestamp_ns)
+        return bytes(data)
+
+
+TIMESTAMP = struct.Struct("<Q")
+TIMESTAMP_OFFSET = MESSAGE_HEADER.size + next(
+    field.offset for field in control.ShmPoolAnnounce.FIELDS if field.name == "announceTimestampNs"
+)
+
+
+def _differ_in_time_only(one: control.ShmPoolAnnounce, other: control.ShmPoolAnnounce) -> bool:
+    """Whether one was made of the other by another time: then they share what they consist of."""
+    return (
+        one.payload_pools is other.payload_pools
+        and one.header_region_uri is other.header_region_uri
+        and one.producer_id == other.producer_id
+        and one.epoch == other.epoch
+    )
 
 
 def refusal(request: Salvaged, code: ResponseCode) -> Message:

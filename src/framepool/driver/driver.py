@@ -9,7 +9,7 @@ import contextlib
 import grp
 from typing import Any, Self
 
-from framepool.agent import CompositeAgent, Runner, Sleeping, State
+from framepool.agent import CompositeAgent, Dozing, Runner, State
 from framepool.clock import Clock, MonotonicClock, RealtimeSyncedClock
 from framepool.config import Config, DriverConfig
 from framepool.discovery.embedded import EmbeddedDiscovery
@@ -60,7 +60,7 @@ class ShmDriver:
                     DriverService(client, self.config, self.clock, self.conductor, janitor, self.statistics),
                     until=self.conductor,
                 ),
-                idle=Sleeping(),
+                idle=Dozing(),
             )
             self._opened = undo.pop_all()
 

@@ -39,8 +39,9 @@ class Removal(msgspec.Struct, frozen=True):
 class Janitor:
     """The agent that keeps a running driver's own streams to two epochs each, but for what leases name.
 
-    It looks at a stream when one of its epochs was retired, one stream a cycle, and now and then at all of them for
-    those that a lease held back. So a stream whose producer comes and goes does not fill the filesystem.
+    It looks at a stream when one of its epochs was retired, one stream a cycle, and now and then again at those whose
+    epochs a lease held back or that could not be removed. So a stream whose producer comes and goes does not fill the
+    filesystem, and streams that nothing happens to cost nothing.
     """
 
     role = "janitor"
@@ -50,10 +51,12 @@ class Janitor:
         self._allocators = allocators
         self._retired = retired
         self._timers = Timers(clock)
+        self._held: set[int] = set()
         self.removed = 0
 
     def on_start(self) -> None:
-        self._timers.every(SWEEP_PERIOD_NS, self.look_at_all)
+        self.look_at_all()
+        self._timers.every(SWEEP_PERIOD_NS, lambda: self._retired.update(self._held))
 
     def do_work(self) -> int:
         self._timers.poll()
@@ -70,17 +73,21 @@ class Janitor:
 
     def sweep(self, stream_id: int) -> int:
         """Removes what is superseded of one stream; returns how much that was."""
+        self._held.discard(stream_id)
         stream = self._authority.streams.get(stream_id)
         if stream is None:
             return 0
         current = None if stream.layout is None else stream.layout.epoch
         leased = {lease.epoch for lease in self._authority.leases if lease.stream_id == stream_id}
+        if current is None or leased - {current}:
+            self._held.add(stream_id)
         removed = 0
         try:
             for allocator in self._allocators:
                 removed += len(sweep_own(allocator, stream_id, current, leased))
         except AllocationError as error:
             log.warning("superseded epochs stay: %s", error)
+            self._held.add(stream_id)
         self.removed += removed
         return removed
 

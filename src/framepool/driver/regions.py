@@ -104,12 +104,13 @@ class DriverRegions:
     def _next_epoch(self, stream_id: int) -> int:
         """Higher than on either filesystem: a stream has one count, wherever its epochs lie.
 
-        The namespace is ours alone, so what is on disk has to be read only once, and whatever a killed driver left
-        half-made is removed then.
+        The namespace is ours alone, so what is on disk has to be read only once. Whatever a killed driver left
+        half-made is removed then, and what it left complete is the janitor's.
         """
         highest = self._highest.get(stream_id, HIGHEST_EPOCH)
         if highest < HIGHEST_EPOCH:
             return highest + 1
         for allocator in self._allocators:
             allocator.remove_unfinished(stream_id)
+        self.retired.add(stream_id)
         return max(allocator.next_epoch(stream_id, self._clock.wall_seconds) for allocator in self._allocators)

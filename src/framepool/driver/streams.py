@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config, ProfileConfig
 from framepool.driver.leases import Lease, LeaseRefused, LeaseTable
 from framepool.errors import AllocationError, FramepoolError, RegionError
 from framepool.shm.layout import StreamLayout
+from framepool.wire._generated.control_900 import ClockDomain, ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import (
     Bool,
     LeaseRevokeReason,
@@ -82,6 +85,21 @@ class Stream:
         self.layout: StreamLayout | None = None
         self.hugepages = False
         """Whether a client required them: epochs that follow are made of them too."""
+        self._announced: tuple[StreamLayout, ShmPoolAnnounce] | None = None
+
+    def announce(self, producer_id: int, timestamp_ns: int, domain: ClockDomain) -> ShmPoolAnnounce | None:
+        """What tells others of the current epoch, if there is one; of the last one told only the time is new, as long
+        as nothing else is."""
+        layout = self.layout
+        if layout is None:
+            return None
+        told, last = self._announced or (None, None)
+        if last is not None and told is layout and last.producer_id == producer_id:
+            message = msgspec.structs.replace(last, announce_timestamp_ns=timestamp_ns)
+        else:
+            message = layout.announce(producer_id=producer_id, timestamp_ns=timestamp_ns, clock_domain=domain)
+        self._announced = (layout, message)
+        return message
 
 
 class Authority:
@@ -199,17 +217,15 @@ class Authority:
 
     def announce(self, stream: Stream) -> None:
         """Stamps and announces the current epoch of a stream, if it has one."""
-        layout = stream.layout
-        if layout is None:
-            return
         producer = self.leases.producer_of(stream.stream_id)
         now = self._clock.timestamp_ns()
+        message = stream.announce(0 if producer is None else producer.client_id, now, self._clock.domain)
+        if stream.layout is None or message is None:
+            return
         if producer is None or self._in_time(producer):
-            self._regions.refresh(layout, now)
+            self._regions.refresh(stream.layout, now)
         self.counts["announces"] += 1
-        producer_id = 0 if producer is None else producer.client_id
-        domain = self._clock.domain
-        self._publish(layout.announce(producer_id=producer_id, timestamp_ns=now, clock_domain=domain))
+        self._publish(message)
 
     def shut_down(self, reason: ShutdownReason, text: str = "") -> None:
         """Tells everybody that all leases end now (Driver 4.12)."""

@@ -52,6 +52,8 @@ class Region:
         self._fd: int | None = fd
         self._mapped: mmap.mmap | None = None
         self._buffer: memoryview | None = None
+        self._words: memoryview | None = None
+        """The superblock as 64-bit words."""
 
     @classmethod
     def open(
@@ -78,6 +80,7 @@ class Region:
         except OSError as error:
             raise RegionError(f"{self.uri.path}: cannot be mapped: {error.strerror}") from error
         self._buffer = memoryview(self._mapped)[: self.nbytes]
+        self._words = self._buffer[:SUPERBLOCK_SIZE].cast("Q")
 
     @property
     def closed(self) -> bool:
@@ -114,13 +117,17 @@ class Region:
 
     def refresh_activity(self, timestamp_ns: int) -> None:
         """Writes activity_timestamp_ns in one aligned 8-byte store; nothing else there ever changes."""
-        with self.buffer[:SUPERBLOCK_SIZE] as superblock, superblock.cast("Q") as words:
-            words[_ACTIVITY_WORD] = timestamp_ns
+        if self._words is None:
+            raise RegionError(f"{self.uri.path}: the region is not mapped")
+        self._words[_ACTIVITY_WORD] = timestamp_ns
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
         mapped, self._mapped = self._mapped, None
         buffer, self._buffer = self._buffer, None
+        words, self._words = self._words, None
+        if words is not None:
+            words.release()
         if fd is not None:
             os.close(fd)
         if mapped is not None and buffer is not None:
