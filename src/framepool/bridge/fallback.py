@@ -24,7 +24,7 @@ from framepool.bridge.receiver import Assembler, ChunkReceiver, PrivateTarget
 from framepool.client.fallback import Arrived, SourceRequest
 from framepool.config import Config, LinkConfig
 from framepool.config.bridge import LARGEST_MTU, MTU_ALLOWANCE
-from framepool.errors import AllocationError, ConfigurationError, MediaDriverLost
+from framepool.errors import AllocationError, ConfigurationError, MediaDriverLost, RegionError
 from framepool.transport import channel
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire.dispatch import Dispatcher
@@ -161,7 +161,7 @@ class FallbackStream:
             return
         try:
             self._target = PrivateTarget(strides)
-        except (AllocationError, ValueError) as error:
+        except (AllocationError, RegionError, ValueError) as error:
             self._target = None
             self._counts["refused layouts"] += 1
             log.warning("stream %d: no private memory for its frames: %s", self._stream_id, error)

@@ -67,6 +67,7 @@ class PrivateTarget:
     def __init__(self, strides: Mapping[int, int], *, nslots: int = 8, max_bytes: int = 4 * 2**30) -> None:
         """`strides` are those of the source announce by pool id. Memory is taken when it is first written; there are
         fewer slots, down to two, where more would be over `max_bytes`, and AllocationError where that is not enough.
+        RegionError for strides that no pool can have.
         """
         while nslots > 2 and nslots * sum(strides.values()) > max_bytes:
             nslots //= 2
