@@ -78,13 +78,19 @@ class Bridge:
             assert self.source.writer.commit(seq, self.layout) >= 0
         self.seq += FRAMES
 
+    def forward(self) -> None:
+        reader = self.source.reader
+        if not self.sender.sending and (taken := reader.take(1)) and reader.ring is not None:
+            self.sender.start(reader.ring, taken[0].checked, EPOCH, taken[0].trace_id)
+        self.sender.step(32)
+
     def run(self) -> None:
         self.produce()
         receiver = ChunkReceiver(self.subscription)
         receiver.add(self.assembler)
         wanted = self.assembler.published + FRAMES
         while self.assembler.published < wanted:
-            self.sender.forward(self.source.reader, 32)
+            self.forward()
             receiver.poll(time.monotonic_ns(), 64)
         receiver.close()
         self.destination.reader.take()

@@ -1,13 +1,12 @@
 """One stream of this host on its way to others: frames out of shared memory, as chunks (Bridge 2.1, 5).
 
-The copy and the chunks are `_native.bridge.ChunkWriter`'s; here is the order of frames. Where frames come from, and
-what is told beside them, is the business of the mapping.
+The work is done by `_native.bridge.ChunkWriter`; here stands what it promises. Where frames come from, in which order,
+and what is told beside them, is the business of the mapping.
 """
 
 from __future__ import annotations
 
 from framepool._native.bridge import ChunkWriter
-from framepool._native.frames import FrameReader
 from framepool._native.seqlock import CheckedSlot, RingReader
 from framepool.bridge.chunks import ChunkSizing
 from framepool.transport.aeron import AnyPublication
@@ -46,28 +45,6 @@ class ChunkSender:
         Raises TransportClosed, ForkedError, and MediaDriverLost; after that the frame is still on its way.
         """
         return self._writer.step(limit)
-
-    def forward(self, reader: FrameReader, limit: int = 64) -> int:
-        """The duty of a mapping in one call: goes on with the frame on its way, then with those that `reader` has,
-        until `limit` chunks were sent, Aeron takes no more or there is no frame; says how many.
-
-        Raises like `step` and `FrameReader.take`. A frame whose ring was closed by a remap is given up.
-        """
-        done = 0
-        for _ in range(limit):  # frames that come to nothing count too: a flood of them does not keep the caller here
-            if not self.sending:
-                taken = reader.take(1)
-                if not taken:
-                    break
-                if reader.ring is None or not self.start(
-                    reader.ring, taken[0].checked, reader.epoch, taken[0].trace_id
-                ):
-                    continue
-            sent = self.step(limit - done)
-            done += sent
-            if done >= limit or (not sent and self.sending):
-                break
-        return done
 
     def abandon(self) -> None:
         """Gives up the frame on its way, as at a change of epoch (Bridge 8) or when a mapping is paused."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from framepool._native.bridge import Assembler, ChunkReceiver
-from framepool._native.frames import FrameReader, FrameWriter
 from framepool._native.seqlock import CheckedSlot, Layout
 from framepool.bridge.chunks import MAX_CHUNKS, ChunkSizing, chunks_of
 from framepool.bridge.receiver import PrivateTarget
@@ -316,29 +315,3 @@ def test_publication_closed_in_another_thread_ends_the_sending(client: Client, s
         closing.join()
         receiver.close()
         link.subscription.close()
-
-
-def test_frames_are_forwarded_as_descriptors_tell_of_them(client: Client, link: Link, until: Until) -> None:
-    source = CoreSlots(8, (1024, LARGE))
-    told = client.add_publication("aeron:ipc?term-length=64k", 1100)
-    drain = client.add_subscription("aeron:ipc?term-length=64k", 1100).drain(max_message=64)
-    until(lambda: told.is_connected)
-    writer = FrameWriter(told, source.writer, STREAM, EPOCH)
-    reader = FrameReader(drain, source.reader, STREAM, EPOCH)
-    sender = ChunkSender(
-        link.publication, STREAM, ChunkSizing(mtu_bytes=MTU, chunk_bytes=MTU - 128, max_payload_bytes=50_000)
-    )
-    for seq, length in enumerate([3000, 60_000, 0, 3000]):
-        writer.publish(seq, noise(seq, length), Layout(TensorLayout.build(np.uint8, (length,)).header), trace_id=seq)
-    messages: list[bytes] = []
-    deadline = time.monotonic() + 10
-    while len(messages) < 7 and time.monotonic() < deadline:
-        assert sender.forward(reader, 2) <= 2
-        messages += link.subscription.poll()
-    found = [BridgeFrameChunk.decode(message) for message in messages]
-    assert [(chunk.seq, chunk.chunk_index) for chunk in found] == [
-        (0, 0), (0, 1), (0, 2), (2, 0), (3, 0), (3, 1), (3, 2),
-    ]  # fmt: skip
-    assert sender.forward(reader) == 0
-    assert sender.statistics()["too_large"] == 1
-    drain.close()
