@@ -9,6 +9,8 @@ import contextlib
 import grp
 from typing import Any, Self
 
+import msgspec
+
 from framepool.agent import CompositeAgent, Dozing, Runner, State
 from framepool.clock import Clock, MonotonicClock, RealtimeSyncedClock
 from framepool.config import Config, DriverConfig
@@ -22,6 +24,9 @@ from framepool.errors import ConfigurationError, MediaDriverRunning
 from framepool.shm.allocator import Allocator
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import DirectoryLock, MediaDriver
+from framepool.transport.settings import AeronSettings
+
+CLIENT_IDLE = 0.002
 
 
 class ShmDriver:
@@ -40,7 +45,7 @@ class ShmDriver:
             if self.config.driver.media_driver == "embedded":
                 undo.enter_context(MediaDriver(self.config.aeron))
             undo.callback(lock_control_stream(self.config).release)
-            client = undo.enter_context(Client.connect(self.config.aeron, name="framepool driver"))
+            client = undo.enter_context(Client.connect(relaxed(self.config.aeron), name="framepool driver"))
             self.regions = DriverRegions(
                 allocator, self.clock, huge_allocator=huge, max_bytes=self.config.driver.limits.max_bytes
             )
@@ -98,6 +103,11 @@ class ShmDriver:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def relaxed(settings: AeronSettings) -> AeronSettings:
+    """A driver adds few publications in its life: its Aeron client may look less often than those of its clients."""
+    return msgspec.structs.replace(settings, idle_sleep=max(settings.idle_sleep, CLIENT_IDLE))
 
 
 def lock_control_stream(config: Config) -> DirectoryLock:

@@ -18,7 +18,7 @@ import msgspec
 from framepool.agent import Timers
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.config import Config
-from framepool.driver.streams import Authority
+from framepool.driver.streams import Authority, Stream
 from framepool.errors import FramepoolError, MediaDriverLost
 from framepool.shm.allocator import Allocator
 from framepool.transport.aeron import Client, Counter
@@ -55,18 +55,13 @@ def describe(authority: Authority, config: Config, clock: Clock, counts: Mapping
     ]
     consumers = Counts(lease.stream_id for lease in authority.leases if lease.role is Role.CONSUMER)
     streams = []
-    for stream in authority.streams.values():
-        producer = authority.leases.producer_of(stream.stream_id)
-        layout = stream.layout
+    for stream_id, stream in authority.streams.items():
+        producer = authority.leases.producer_of(stream_id)
         streams.append(
             {
-                "stream_id": stream.stream_id,
-                "epoch": None if layout is None else layout.epoch,
-                "bytes": 0 if layout is None else layout.total_bytes,
-                "nslots": stream.profile.nslots,
-                "strides": [pool.stride_bytes for pool in stream.profile.pools],
+                **_layout_of(stream),
                 "producer": None if producer is None else producer.client_id,
-                "consumers": consumers[stream.stream_id],
+                "consumers": consumers[stream_id],
             }
         )
     return {
@@ -81,6 +76,23 @@ def describe(authority: Authority, config: Config, clock: Clock, counts: Mapping
         "leases": leases,
         "counts": dict(sorted(counts.items())),
     }
+
+
+def _layout_of(stream: Stream) -> dict[str, Any]:
+    """What changes with the epoch only, so that it is not worked out each second for every stream."""
+    layout = stream.layout
+    if stream.described is None or stream.described[0] is not layout:
+        stream.described = (
+            layout,
+            {
+                "stream_id": stream.stream_id,
+                "epoch": None if layout is None else layout.epoch,
+                "bytes": 0 if layout is None else layout.total_bytes,
+                "nslots": stream.profile.nslots,
+                "strides": tuple(pool.stride_bytes for pool in stream.profile.pools),
+            },
+        )
+    return stream.described[1]
 
 
 def read_status(allocator: Allocator) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -85,6 +85,8 @@ class Stream:
         self.layout: StreamLayout | None = None
         self.hugepages = False
         """Whether a client required them: epochs that follow are made of them too."""
+        self.described: tuple[StreamLayout | None, dict[str, Any]] | None = None
+        """What `status` says of the layout, kept as long as that is the same."""
         self._announced: tuple[StreamLayout, ShmPoolAnnounce] | None = None
 
     def announce(self, producer_id: int, timestamp_ns: int, domain: ClockDomain) -> ShmPoolAnnounce | None:

@@ -27,6 +27,7 @@ def announce(stream_id: int = 1, epoch: int = 1, producer_id: int = 0, path: str
 
 KNOWN = [announce(stream, epoch, producer) for stream in (1, 2) for epoch in (1, 2) for producer in (0, 7)]
 KNOWN += [announce(1, 2, 7, "/elsewhere")]
+KNOWN += [msgspec.structs.replace(KNOWN[0], producer_id=8), msgspec.structs.replace(KNOWN[0], epoch=9)]
 
 
 @given(st.lists(st.tuples(st.sampled_from(KNOWN), st.integers(0, 2**64 - 1))))
