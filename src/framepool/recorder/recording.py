@@ -447,8 +447,9 @@ class Recording(Frames):
                 sealed[number] = known[number]
             elif number >= self.retained.first_segment and (entry := self.manifest.entry(number)) is not None:
                 sealed[number] = Segment(self, entry)
+        first = max(self.retained.first_segment, max(sealed, default=-1) + 1)
         opened = self.watermark.open if self.watermark is not None else ()
-        unsealed = {entry.number: Segment(self, entry) for entry in opened if entry.number not in sealed}
+        unsealed = {entry.number: Segment(self, entry) for entry in opened if entry.number >= first}
         both = {**sealed, **unsealed}
         self.segments = [both[number] for number in sorted(both)]
         super().__init__(self.segments)

@@ -61,14 +61,16 @@ class Frontier:
             self._tell(Activity.RECORDING)
 
     def ended(self, segment: Segment) -> None:
-        """A segment is durable to its end; it is told with the next flush, or by its entry."""
+        """A segment is durable to its end: tells so."""
         with self._turn:
             self._note(segment, segment.contents.bytes, segment.end_ordinal)
+            self._tell(Activity.RECORDING)
 
     def sealed(self, number: int) -> None:
         """A segment has its entry."""
         with self._turn:
             self._open.pop(number, None)
+            self._tell(Activity.RECORDING)
 
     def tell(self, activity: Activity, frames: int, lost: dict[Reason, int]) -> None:
         """Says again what is durable, and what the recorder does."""
