@@ -16,8 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from benchmarks.row import Row
 from framepool.agent import Backoff
@@ -28,6 +31,7 @@ from framepool.discovery.entry import Filters, Origin
 from framepool.discovery.index import Index
 from framepool.transport.aeron import Client, Publication, Subscription
 from framepool.transport.media_driver import MediaDriver
+from framepool.transport.settings import AeronSettings
 from framepool.wire._generated.control_900 import (
     ClockDomain,
     DataSourceAnnounce,
@@ -39,7 +43,7 @@ from framepool.wire._generated.discovery_910 import DiscoveryRequest, DiscoveryR
 from framepool.wire.attributes import attribute_of
 
 DRIVERS, STREAMS = 3, 1_000
-QUESTIONS, ROUNDS = 100, 20
+ROUNDS = 2_000
 FEW, MANY = 10, 10_000
 BATCH = 1_000
 P99_LIMIT = 20.0
@@ -184,8 +188,6 @@ def feed(path: str) -> None:
 
 
 def announcer(config: Config, channel: str, client: Client, clock: MonotonicClock) -> Announcer:
-    import msgspec
-
     discovery = msgspec.structs.replace(config.discovery, announce_channels=(channel,))
     one = Announcer(msgspec.structs.replace(config, discovery=discovery), client, clock)
     one.on_start()
@@ -194,11 +196,9 @@ def announcer(config: Config, channel: str, client: Client, clock: MonotonicCloc
 
 def echo(directory: str, here: str, there: str) -> None:
     """Sends back whatever comes."""
-    from framepool.transport.settings import AeronSettings
-
     with Client.connect(AeronSettings(directory=directory), name="echo") as client:
-        subscription = client.add_subscription(f"aeron:udp?endpoint=127.0.0.1:{here}", BARE_STREAM)
-        publication = client.add_publication(f"aeron:udp?endpoint=127.0.0.1:{there}", BARE_STREAM)
+        subscription = client.add_subscription(here, BARE_STREAM)
+        publication = client.add_publication(there, BARE_STREAM)
         print("ready", flush=True)
         idle = Backoff()
         while True:
@@ -206,6 +206,20 @@ def echo(directory: str, here: str, there: str) -> None:
             for message in messages:
                 publication.offer(message)
             idle.idle(len(messages))
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a registry is, an echo beside it, and what the registry knows."""
+
+    registry: str
+    answers: str
+    echo: str
+    echoes: str
+    first: int = 0
+    name: str = "camera"
+    of_one_name: int = DRIVERS
+    """How many streams have the same name."""
 
 
 def ask(publication: Publication, subscription: Subscription, message: bytes) -> tuple[int, bytes]:
@@ -227,46 +241,63 @@ def connect(publication: Publication, subscription: Subscription, message: bytes
         pass
 
 
-def percentile(values: list[int], percent: float) -> float:
-    return float(sorted(values)[min(len(values) - 1, int(len(values) * percent / 100))])
-
-
-def round_trips(client: Client, config: Config, ports: Iterator[int], bare: tuple[int, int]) -> dict[str, list[int]]:
-    response = f"aeron:udp?endpoint=127.0.0.1:{next(ports)}"
+def round_trips(client: Client, site: Site) -> dict[str, list[int]]:
+    """Nanoseconds of questions to a registry by kind, and of bare round trips to the same place."""
     numbers = itertools.count(1)
 
     def question(**filters: Any) -> bytes:
         return DiscoveryRequest(
-            request_id=next(numbers), client_id=1, response_channel=response, response_stream_id=5, **filters
+            request_id=next(numbers), client_id=1, response_channel=site.answers, response_stream_id=5, **filters
         ).encode()
 
-    asked = client.add_publication(config.discovery.channel, config.discovery_stream_id)
-    answers = client.add_subscription(response, 5)
-    there = client.add_publication(f"aeron:udp?endpoint=127.0.0.1:{bare[0]}", BARE_STREAM)
-    back = client.add_subscription(f"aeron:udp?endpoint=127.0.0.1:{bare[1]}", BARE_STREAM)
+    asked, answers = client.add_publication(site.registry, 7_000), client.add_subscription(site.answers, 5)
+    there, back = client.add_publication(site.echo, BARE_STREAM), client.add_subscription(site.echoes, BARE_STREAM)
     connect(asked, answers, question(stream_id=0))
     connect(there, back, MESSAGE)
-    wait_for_all(lambda: ask(asked, answers, question(data_source_name=f"camera {STREAMS - 1}"))[1])
-    kinds: dict[str, Callable[[int], bytes]] = {
-        "by stream id": lambda each: question(stream_id=each),
-        "by name": lambda each: question(data_source_name=f"camera {each}"),
+    kinds: dict[str, tuple[Callable[[int], bytes], int]] = {
+        "by stream id": (lambda each: question(stream_id=site.first + each), DRIVERS),
+        "by name": (lambda each: question(data_source_name=f"{site.name} {each}"), site.of_one_name),
     }
+    for message, count in kinds.values():  # until the registry knows the last stream of each driver
+        while len(DiscoveryResponse.decode(ask(asked, answers, message(STREAMS - 1))[1]).results) < count:
+            time.sleep(0.1)
     times: dict[str, list[int]] = {}
-    for step in range(ROUNDS * QUESTIONS):
+    for step in range(ROUNDS):
         times.setdefault(BARE, []).append(ask(there, back, MESSAGE)[0])
-        for kind, message in kinds.items():
+        for kind, (message, count) in kinds.items():
             nanoseconds, answer = ask(asked, answers, message(step % STREAMS))
-            response_to = DiscoveryResponse.decode(answer)
-            assert response_to.status is DiscoveryStatus.OK
-            assert len(response_to.results) == DRIVERS, (kind, step, len(response_to.results))
+            response = DiscoveryResponse.decode(answer)
+            assert response.status is DiscoveryStatus.OK
+            assert len(response.results) == count, (kind, step, len(response.results))
             times.setdefault(kind, []).append(nanoseconds)
     return times
 
 
-def wait_for_all(answer: Callable[[], bytes]) -> None:
-    """Until the registry knows the last stream of each driver."""
-    while len(DiscoveryResponse.decode(answer()).results) < DRIVERS:
-        time.sleep(0.1)
+def measure(directory: str, site: str) -> None:
+    """The round trips as a program, for a host of its own; prints the times."""
+    settings = AeronSettings(directory=directory)
+    with MediaDriver(settings), Client.connect(settings, name="bench") as client:
+        print(json.dumps(round_trips(client, Site(**json.loads(site)))), flush=True)
+
+
+def percentile(values: list[int], percent: float) -> float:
+    return float(sorted(values)[min(len(values) - 1, int(len(values) * percent / 100))])
+
+
+def rows_of(times: dict[str, list[int]], where: str) -> list[Row]:
+    """Each kind of question against the bare round trip: the median for information, the p99 as promised."""
+    bare = times.pop(BARE)
+    return [
+        Row(
+            f"discovery: question {kind} {where}, {DRIVERS * STREAMS:,} streams, p{percent}",
+            percentile(values, percent),
+            f"{BARE}, p{percent}",
+            percentile(bare, percent),
+            limit,
+        )
+        for percent, limit in ((50, None), (99, P99_LIMIT))
+        for kind, values in times.items()
+    ]
 
 
 def run() -> list[Row]:
@@ -275,23 +306,17 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="framepool-bench-", dir="/dev/shm") as root:
         path = configuration(Path(root), ports)
         config = load(path, {})
-        bare = (next(ports), next(ports))
+        answers, there, back = (f"aeron:udp?endpoint=127.0.0.1:{next(ports)}" for _ in range(3))
         with (
             MediaDriver(config.aeron),
             process("framepool", "registry", "--config", str(path), "--json"),
             process("benchmarks.discovery", "feed", str(path)),
-            process("benchmarks.discovery", "echo", config.aeron.directory, str(bare[0]), str(bare[1])),
+            process("benchmarks.discovery", "echo", config.aeron.directory, there, back),
             Client.connect(config.aeron, name="bench") as client,
         ):
-            times = round_trips(client, config, ports, bare)
-    bare_times = times.pop(BARE)
-    for percent, limit in ((50, None), (99, P99_LIMIT)):
-        baseline = percentile(bare_times, percent)
-        for kind, values in times.items():
-            name = f"discovery: question {kind} over UDP, {DRIVERS * STREAMS:,} streams, p{percent}"
-            rows.append(Row(name, percentile(values, percent), f"{BARE}, p{percent}", baseline, limit))
-    return rows
+            times = round_trips(client, Site(config.discovery.channel, answers, there, back))
+    return rows + rows_of(times, "over UDP")
 
 
 if __name__ == "__main__":
-    {"feed": feed, "echo": echo}[sys.argv[1]](*sys.argv[2:])
+    {"feed": feed, "echo": echo, "measure": measure}[sys.argv[1]](*sys.argv[2:])

@@ -285,6 +285,7 @@ class Feed:
         self._index = index
         self._most = (limits or DiscoveryLimits()).max_announce_bytes
         self._now_ns = 0
+        self._size = 0
         self._dispatch = Dispatcher()
         self._dispatch.on(ShmPoolAnnounce, self._on_announce)
         self._dispatch.on(DataSourceAnnounce, lambda source: index.on_source(origin, source, self._now_ns))
