@@ -63,6 +63,7 @@ class Destination:
         self._descriptors = descriptors
         self._taken = taken
         self._candidates = _candidates(mapping.dest_stream_id, ids)
+        self._announces: Publication | None = None
         self._place: Place | None = None
         self._duties: ProducerPart | None = None
         self._stream: MappedStream | None = None
@@ -125,6 +126,8 @@ class Destination:
         self._leave_place()
         self._close_writer()
         self._taken.discard(self.stream_id)
+        if self._announces is not None:
+            self._announces.close()
 
     def statistics(self) -> dict[str, object]:
         duties = {} if self._duties is None else self._duties.statistics()
@@ -180,10 +183,11 @@ class Destination:
         allocator = Allocator(
             config.driver.shm_base_dir, f"standalone-{self.stream_id}", prefault=config.driver.prefault, sync=True
         )
-        where = channel.control_publication(config.channels.announce, config.aeron)
-        announces = self._pool.client.add_publication(where, config.stream_ids.announce)
+        if self._announces is None:
+            where = channel.control_publication(config.channels.announce, config.aeron)
+            self._announces = self._pool.client.add_publication(where, config.stream_ids.announce)
         profile = config.profile(self._mapping.profile)
-        return OwnedPlace(self._pool.plane, self.stream_id, profile, allocator, announces, config)
+        return OwnedPlace(self._pool.plane, self.stream_id, profile, allocator, self._announces, config)
 
     def _open_writer(self, stream: MappedStream) -> None:
         self._stream = stream

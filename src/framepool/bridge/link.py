@@ -15,7 +15,7 @@ from framepool.bridge.chunks import ChunkSizing
 from framepool.bridge.forward import REPORTS, TOLD, Report, Told
 from framepool.bridge.receiver import Assembler, ChunkReceiver
 from framepool.config import BridgeConfig, Config, LinkConfig
-from framepool.errors import MediaDriverLost
+from framepool.errors import ConfigurationError, MediaDriverLost
 from framepool.transport import channel
 from framepool.transport.aeron import Client, ExclusivePublication, Subscription
 from framepool.transport.outbox import Outbox
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 WAITING = 256
 """Messages that wait for Aeron; the oldest go first."""
+DATA_HEADER_BYTES = 32
+"""What Aeron takes of the MTU."""
 CHUNKS_PER_TURN = 256
 MESSAGES_PER_TURN = 64
 
@@ -81,15 +83,21 @@ class OutgoingLink:
         link = bridge.link(name)
         self.sizing = sizing_of(bridge, link)
         self.counts: Counter[str] = Counter()
+        self.metadata: Voice | None = None
+        self._voices: list[Voice] = []
         where = channel.complete(link.payload_channel, mtu=str(link.mtu)) if link.mtu_bytes else link.payload_channel
         self.payload: ExclusivePublication = client.add_exclusive_publication(where, link.payload_stream_id)
-        where = channel.control(link.control_channel)
-        self.control = Voice(client, where, link.control_stream_id, "control", self.counts)
-        self.metadata: Voice | None = None
-        if bridge.forwards_metadata(link):
-            stream_id = link.metadata_stream_id or config.stream_ids.bridge_metadata
-            where = channel.control(link.metadata_channel)
-            self.metadata = Voice(client, where, stream_id, "metadata", self.counts)
+        try:
+            if link.mtu > self.payload.max_payload_length + DATA_HEADER_BYTES:
+                raise ConfigurationError(f"the media driver has a smaller MTU for {where} than the {link.mtu} expected")
+            where = channel.control(link.control_channel)
+            self.control = self._voice(client, where, link.control_stream_id, "control")
+            if bridge.forwards_metadata(link):
+                stream_id = link.metadata_stream_id or config.stream_ids.bridge_metadata
+                self.metadata = self._voice(client, channel.control(link.metadata_channel), stream_id, "metadata")
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def connected(self) -> bool:
@@ -100,18 +108,19 @@ class OutgoingLink:
             return False
 
     def turn(self) -> int:
-        return sum(voice.turn() for voice in self._voices())
+        return sum(voice.turn() for voice in self._voices)
 
     def close(self) -> None:
         self.payload.close()
-        for voice in self._voices():
+        for voice in self._voices:
             voice.close()
 
     def statistics(self) -> dict[str, object]:
         return {"connected": self.connected, **self.counts}
 
-    def _voices(self) -> list[Voice]:
-        return [self.control] if self.metadata is None else [self.control, self.metadata]
+    def _voice(self, client: Client, where: str, stream_id: int, name: str) -> Voice:
+        self._voices.append(Voice(client, where, stream_id, name, self.counts))
+        return self._voices[-1]
 
 
 class Arrivals(Protocol):
@@ -134,24 +143,18 @@ class IncomingLink:
         self.sizing = sizing_of(bridge, link)
         self.counts: Counter[str] = Counter()
         self._mappings: dict[int, Arrivals] = {}
+        self._ears: list[tuple[Subscription, Dispatcher]] = []
         self._payload = client.add_subscription(link.payload_channel, link.payload_stream_id)
         self._chunks = ChunkReceiver(self._payload)
-        self._ears: list[tuple[Subscription, Dispatcher]] = []
-        heard = Dispatcher()
-        heard.on(ShmPoolAnnounce, self._to(lambda mapping, message: mapping.on_announce(message)))
-        if bridge.forward_progress:
-            heard.on(FrameProgress, self._to(lambda mapping, message: mapping.on_progress(message)))
-        if bridge.forward_qos:
-            for report in REPORTS:
-                heard.on(report, self._to(lambda mapping, message: mapping.on_report(message)))
-        self._ears.append((client.add_subscription(link.control_channel, link.control_stream_id), heard))
-        if bridge.forwards_metadata(link):
-            stream_id = link.metadata_stream_id or config.stream_ids.bridge_metadata
-            heard = Dispatcher()
-            for told in TOLD:
-                heard.on(told, self._to(lambda mapping, message: mapping.on_told(message)))
-            heard.on(TraceLinkSet, self._to(lambda mapping, message: mapping.on_links(message)))
-            self._ears.append((client.add_subscription(link.metadata_channel, stream_id), heard))
+        try:
+            control = client.add_subscription(link.control_channel, link.control_stream_id)
+            self._ears.append((control, self._hears_control(bridge)))
+            if bridge.forwards_metadata(link):
+                stream_id = link.metadata_stream_id or config.stream_ids.bridge_metadata
+                self._ears.append((client.add_subscription(link.metadata_channel, stream_id), self._hears_metadata()))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def senders(self) -> int:
@@ -193,6 +196,23 @@ class IncomingLink:
             kinds.update(dispatch.statistics())
         told = {**self._chunks.statistics(), **kinds, **self.counts}
         return {"senders": self.senders, **{name: count for name, count in told.items() if count}}
+
+    def _hears_control(self, bridge: BridgeConfig) -> Dispatcher:
+        heard = Dispatcher()
+        heard.on(ShmPoolAnnounce, self._to(lambda mapping, message: mapping.on_announce(message)))
+        if bridge.forward_progress:
+            heard.on(FrameProgress, self._to(lambda mapping, message: mapping.on_progress(message)))
+        if bridge.forward_qos:
+            for report in REPORTS:
+                heard.on(report, self._to(lambda mapping, message: mapping.on_report(message)))
+        return heard
+
+    def _hears_metadata(self) -> Dispatcher:
+        heard = Dispatcher()
+        for told in TOLD:
+            heard.on(told, self._to(lambda mapping, message: mapping.on_told(message)))
+        heard.on(TraceLinkSet, self._to(lambda mapping, message: mapping.on_links(message)))
+        return heard
 
     def _to[M: Message](self, hand_over: Callable[[Arrivals, M], None]) -> Callable[[M], None]:
         def handle(message: M) -> None:

@@ -101,8 +101,14 @@ class SenderMapping:
         self._frame: Frame | None = None
         self._chunks = ChunkSender(link.payload, config.source_stream_id, link.sizing, crc32c=bridge.crc32c)
         self._ears: dict[tuple[str, int], Ear] = {}
-        self._listen(pool, bridge)
-        self._consumer: Consumer = pool.consumer(config.source_stream_id, progress=bridge.forward_progress, timeout=0)
+        try:
+            self._listen(pool, bridge)
+            self._consumer: Consumer = pool.consumer(
+                config.source_stream_id, progress=bridge.forward_progress, timeout=0
+            )
+        except BaseException:
+            self._close_ears()
+            raise
 
     @property
     def state(self) -> str:
@@ -123,8 +129,7 @@ class SenderMapping:
     def close(self) -> None:
         self._chunks.abandon()
         self._consumer.close()
-        for ear in self._ears.values():
-            ear.close()
+        self._close_ears()
 
     def statistics(self) -> dict[str, Any]:
         return {
@@ -178,32 +183,33 @@ class SenderMapping:
 
     def _send_frames(self) -> int:
         """Sends what is at hand, frame by frame, up to a number of chunks; a frame whose epoch ended is given up."""
-        sent = 0
         if self._frame is not None and self._frame.epoch != self._consumer.epoch:
             self._chunks.abandon()
-        while sent < CHUNKS_PER_TURN:
+        sent = 0
+        for _ in range(CHUNKS_PER_TURN):  # frames that come to nothing count too: a flood of them keeps nobody here
             if not self._chunks.sending and not self._begin():
                 break
             try:
                 sent += self._chunks.step(CHUNKS_PER_TURN - sent)
             except MediaDriverLost:
                 self._chunks.abandon()
-                self._frame = None
                 raise
-            if self._chunks.sending:
+            if self._chunks.sending or sent >= CHUNKS_PER_TURN:
                 break
         return sent
 
     def _begin(self) -> bool:
-        """Begins the next frame that can be sent; False if there is none."""
-        self._frame = None
-        while frames := self._consumer.poll(1):
-            (frame,) = frames
-            ring, checked = frame.slot
-            if self._chunks.start(ring, checked, frame.epoch, frame.trace_id):
-                self._frame = frame
-                return True
-        return False
+        """Begins with the next frame, if there is one; it may come to nothing."""
+        self._frame = next(iter(self._consumer.poll(1)), None)
+        if self._frame is None:
+            return False
+        ring, checked = self._frame.slot
+        self._chunks.start(ring, checked, self._frame.epoch, self._frame.trace_id)
+        return True
+
+    def _close_ears(self) -> None:
+        for ear in self._ears.values():
+            ear.close()
 
 
 class ReceiverMapping:

@@ -108,8 +108,9 @@ class BridgeService(Service):
     def add_mapping(self, config: MappingConfig) -> str:
         """Maps one more stream; its name. `ValueError` says what it contradicts, `CommandRefused` why it cannot be."""
         known = [entry.config for entry in self._entries.values()]
-        streams = (stream.stream_id for stream in self._config.streams)
-        check_bridge(self._bridge, [*known, config], self._config.stream_ids, streams)
+        streams = [stream.stream_id for stream in self._config.streams]
+        ids, profiles = self._config.stream_ids, self._config.profiles
+        check_bridge(self._bridge, [*known, config], ids, static=streams, profiles=profiles)
         key = key_of(config)
         self._entries[key] = Entry(config)
         try:

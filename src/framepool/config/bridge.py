@@ -8,7 +8,7 @@ came from, is refused when the file is read, and in the same words when a mappin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -185,13 +185,20 @@ class MappingConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def check_bridge(
-    bridge: BridgeConfig, mappings: Sequence[MappingConfig], ids: StreamIds, static: Iterable[int] = ()
+    bridge: BridgeConfig,
+    mappings: Sequence[MappingConfig],
+    ids: StreamIds,
+    *,
+    static: Iterable[int] = (),
+    profiles: Container[str] = (),
 ) -> None:
     """Raises `ValueError` for what cannot work together; `static` are streams that the driver is configured with."""
     if not mappings:
         raise ValueError("mappings: a bridge needs at least one")
     for mapping in mappings:
         _check_mapping(bridge, mapping, ids)
+        if mapping.driverless and mapping.profile != "default" and mapping.profile not in profiles:
+            raise ValueError(f"mapping of stream {mapping.source_stream_id}: no profile {mapping.profile!r}")
     _check_destinations(bridge, mappings, ids, static)
     sending = [mapping for mapping in mappings if direction(bridge, mapping) == "sender"]
     receiving = [mapping for mapping in mappings if direction(bridge, mapping) == "receiver"]

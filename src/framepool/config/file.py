@@ -66,7 +66,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ValueError(f"stream {stream.stream_id} is configured twice")
             seen.add(stream.stream_id)
         if self.bridge is not None:
-            check_bridge(self.bridge, self.mappings, self.stream_ids, seen)
+            check_bridge(self.bridge, self.mappings, self.stream_ids, static=seen, profiles=self.profiles)
         elif self.mappings:
             raise ValueError("mappings need a [bridge]")
 

@@ -364,6 +364,7 @@ def test_one_link_does_not_serve_both_directions() -> None:
         ),
         ([mapping(10_000, 50_000, link="nowhere")], "no link 'nowhere'"),
         ([mapping(10_000, 50_000, role="sender", driverless=True)], "driverless is for receivers"),
+        ([mapping(10_000, 50_000, profile="wide", driverless=True)], "no profile 'wide'"),
     ],
 )
 def test_mappings_that_contradict_each_other_are_refused(mappings: list[dict[str, Any]], complaint: str) -> None:
