@@ -55,17 +55,16 @@ def _names(rule: AccessRule, entry: Entry) -> bool:
 class TokenBucket:
     """So many a second, and as many at once after a rest."""
 
-    __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
+    __slots__ = ("_filled_ns", "_rate", "_tokens")
 
-    def __init__(self, rate: float, now_ns: int, *, burst: float | None = None) -> None:
+    def __init__(self, rate: int, now_ns: int) -> None:
         self._rate = rate
-        self._burst = rate if burst is None else burst
-        self._tokens = self._burst
+        self._tokens = float(rate)
         self._filled_ns = now_ns
 
     def take(self, now_ns: int) -> bool:
         """Takes one if there is one."""
-        self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate / NANOS_PER_SECOND)
+        self._tokens = min(self._rate, self._tokens + (now_ns - self._filled_ns) * self._rate / NANOS_PER_SECOND)
         self._filled_ns = now_ns
         if self._tokens < 1:
             return False

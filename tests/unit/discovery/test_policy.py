@@ -64,21 +64,21 @@ def test_with_a_rule_only_what_some_rule_names_is_seen() -> None:
 # How often
 
 
-def test_bucket_gives_its_burst_and_then_its_rate() -> None:
-    bucket = TokenBucket(10, 0, burst=3)
-    assert [bucket.take(0) for _ in range(4)] == [True, True, True, False]
-    assert not bucket.take(NANOS_PER_SECOND // 10 - 1)
-    assert bucket.take(NANOS_PER_SECOND // 10)
-    assert [bucket.take(10 * NANOS_PER_SECOND) for _ in range(4)] == [True, True, True, False]
+def test_bucket_gives_as_many_at_once_as_in_a_second_and_then_its_rate() -> None:
+    bucket = TokenBucket(4, 0)
+    assert [bucket.take(0) for _ in range(5)] == [True] * 4 + [False]
+    assert not bucket.take(NANOS_PER_SECOND // 4 - 1)
+    assert bucket.take(NANOS_PER_SECOND // 4)
+    assert [bucket.take(10 * NANOS_PER_SECOND) for _ in range(5)] == [True] * 4 + [False]
 
 
 @given(st.lists(st.integers(0, NANOS_PER_SECOND // 4), max_size=200))
-def test_bucket_never_gives_more_than_burst_and_rate(gaps: list[int]) -> None:
-    bucket, now, taken = TokenBucket(20, 0, burst=5), 0, 0
+def test_bucket_never_gives_more_than_that(gaps: list[int]) -> None:
+    bucket, now, taken = TokenBucket(20, 0), 0, 0
     for gap in gaps:
         now += gap
         taken += bucket.take(now)
-        assert taken <= 5 + 20 * now / NANOS_PER_SECOND + 1e-6
+        assert taken <= 20 + 20 * now / NANOS_PER_SECOND + 1e-6
 
 
 def test_client_over_its_rate_is_told_once_and_then_ignored_until_it_slows_down() -> None:
