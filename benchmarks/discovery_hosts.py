@@ -1,7 +1,7 @@
 """A question to a registry from another host, against a bare round trip between the same two hosts.
 
 Three hosts in network namespaces, each with a driver of a thousand streams, as in tests/network: the registry and the
-echo are on the first one, whoever asks is on the second. Measures nothing where namespaces cannot be made.
+echo are on the first one, whoever asks is on the last. Measures nothing where namespaces cannot be made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.discovery import Site, rows_of
 from benchmarks.row import Row
-from tests.support.fleet import FIRST, PATIENCE, Fleet, ready
+from tests.network.fleet import FIRST, NAMED, PATIENCE, REGISTRY, Fleet
 from tests.support.hosts import make_hosts, missing
 from tests.support.processes import Processes
 
@@ -33,22 +33,19 @@ def run() -> list[Row]:
 
 def times_of(fleet: Fleet) -> dict[str, list[int]]:
     """Nanoseconds of each kind of round trip."""
-    home, other = fleet.home, fleet.hosts[1]
-    ready(*(fleet.start_driver(host) for host in fleet.hosts))
-    for host in fleet.hosts:
-        fleet.tell(host).wait_line("telling", PATIENCE)
-    ready(fleet.start_registry(0))
+    fleet.start()
+    home, other = fleet.registry_hosts[0], fleet.hosts[2]
     site = Site(
-        registry=fleet.registry_channel(0),
+        registry=f"aeron:udp?endpoint={home.address}:{REGISTRY}",
         answers=f"aeron:udp?endpoint={other.address}:40500",
         echo=f"aeron:udp?endpoint={home.address}:40501",
         echoes=f"aeron:udp?endpoint={other.address}:40502",
         first=FIRST,
-        name=f"{other.name} camera",
+        names=tuple(f"camera {stream_id} of {other.name}" for stream_id in NAMED),
         of_one_name=1,
     )
     module = ("-m", "benchmarks.discovery")
-    home.start(*module, "echo", "/dev/shm/driver", site.echo, site.echoes).wait_line("ready", PATIENCE)
+    home.start(*module, "echo", "/dev/shm/aeron", site.echo, site.echoes).wait_line("ready", PATIENCE)
     asker = other.start(*module, "measure", "/dev/shm/asker", json.dumps(dataclasses.asdict(site)))
-    times: dict[str, list[int]] = json.loads(asker.wait_line("{", 300))
+    times: dict[str, list[int]] = json.loads(asker.wait_line('{"bare', 300))
     return times

@@ -157,9 +157,7 @@ class Registry(Service):
 
     def _begin(self) -> None:
         config = self._config
-        self.sources = [
-            Source(config, each, self._client, self.index, self.clock) for each in config.registry.sources
-        ]
+        self.sources = [Source(config, each, self._client, self.index, self.clock) for each in config.registry.sources]
         where = (config.discovery.channel, config.discovery_stream_id)
         self._requests = listen(self._client, *where, only=REQUESTS)
 
