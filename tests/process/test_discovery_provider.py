@@ -390,6 +390,20 @@ def test_well_formed_requests_within_limits_never_get_an_error(rig: DiscoveryRig
     assert rig.asker.found(tags=[""]) == [CAMERA]
 
 
+@pytest.mark.clause("N-5.2-22", "N-5.2-23")
+def test_failure_inside_is_an_error_and_the_provider_goes_on(
+    rig: DiscoveryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.say(announce(CAMERA))
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.registry.index, "find", lambda *_, **__: 1 / 0)
+        response = rig.asker.ask()
+    assert (response.status, response.results, response.error_message) == (DiscoveryStatus.ERROR, (), "internal error")
+    assert [type(error) for error in rig.errors] == [ZeroDivisionError]
+    rig.errors.clear()
+    assert rig.asker.found() == [CAMERA]
+
+
 def test_malformed_request_without_a_readable_endpoint_is_dropped(rig: DiscoveryRig) -> None:
     request = rig.asker.request().encode()
     for length in range(8, len(request) - 8, 7):

@@ -61,6 +61,9 @@ class Lane:
         return len(self._waiting)
 
     def put(self, stream_id: int, template_id: int, message: bytes) -> None:
+        if len(message) > self._publication.max_message_length:
+            self._counts["registry messages too long"] += 1
+            return
         self._waiting[stream_id, template_id] = message
 
     def flush(self, now_ns: int) -> int:

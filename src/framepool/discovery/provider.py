@@ -18,6 +18,7 @@ from framepool.discovery.entry import Filters
 from framepool.discovery.index import Index, TooMany
 from framepool.discovery.policy import Access, Endpoint, EndpointPolicy, RateLimit, Refusal, Verdict
 from framepool.discovery.responses import Responses
+from framepool.errors import MediaDriverLost
 from framepool.transport.settings import AeronSettings
 from framepool.wire._generated.discovery_910 import DiscoveryRequest, DiscoveryResponse, DiscoveryStatus
 from framepool.wire.discovery import RESPONSE_OVERHEAD, SalvagedRequest, encode_found, salvage_request
@@ -90,6 +91,8 @@ class Provider:
             return
         try:
             self._answer(request, endpoint)
+        except MediaDriverLost:
+            raise
         except Exception:
             self.refuse(request.request_id, endpoint, "internal error")
             raise

@@ -52,6 +52,8 @@ def test_a_step_is_never_more_than_what_is_due_after_the_longest_pause(steps: li
 class Refusing:
     """A publication whose answers a test chooses."""
 
+    max_message_length = 8192
+
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.outcome = 1
@@ -91,6 +93,16 @@ def test_what_nobody_hears_does_not_wait() -> None:
     waiting.flush(NANOS_PER_SECOND)
     assert len(waiting) == 0
     assert counts["registry messages nobody heard"] == 1
+
+
+def test_message_that_the_channel_does_not_take_is_counted_and_in_nobodys_way() -> None:
+    publication = Refusing()
+    waiting, counts = lane(publication)
+    waiting.put(1, 8, bytes(8193))
+    waiting.put(2, 8, bytes(8192))
+    waiting.flush(NANOS_PER_SECOND)
+    assert publication.sent == [bytes(8192)]
+    assert counts["registry messages too long"] == 1
 
 
 def config(media_driver: MediaDriver, *channels: str) -> Config:
