@@ -478,6 +478,21 @@ def test_killed_driver_takes_its_leases_along_and_the_next_one_starts_higher(
         client.close()
 
 
+def test_request_to_a_dead_driver_is_not_granted_by_the_next_one(base_dir: Path, media_driver: MediaDriver) -> None:
+    """Aeron lets a reader join where the slowest stands, and for some seconds that is the dead driver."""
+    values = fixed(base_dir, media_driver="external")
+    with running_driver("external", base_dir, values) as driver:
+        client = DriverClient(driver.config)
+        client.hold(STREAM).detach()
+        killed(driver)
+    stale = client.request(STREAM, Role.PRODUCER)
+    client.send(stale)
+    with running_driver("external", base_dir, values):
+        client.hold(STREAM, Role.PRODUCER).detach()
+        assert not client.of(ShmAttachResponse, lambda it: it.correlation_id == stale.correlation_id)
+        client.close()
+
+
 @pytest.mark.clause("D-10-04", "D-13-01", "W-15.2-01")
 @pytest.mark.parametrize("recreate", [False, True])
 def test_files_of_a_killed_driver_are_replaced_if_configured_and_the_epoch_rises_anyway(

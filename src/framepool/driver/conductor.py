@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import logging
 import struct
+import time
 from collections import Counter
 from collections.abc import Buffer, Callable
 
@@ -40,6 +41,10 @@ log = logging.getLogger(__name__)
 
 REQUESTS_PER_CYCLE = 16
 """Few, because each may make the files of an epoch, and announces wait meanwhile."""
+PAST_NS = 500 * NANOS_PER_MILLI
+PAST_PAUSE = 0.002
+PAST_QUIET = 10
+"""How long a new driver reads requests away at the most, and when it has seen the last of them."""
 REQUESTS = (ShmAttachRequest, ShmDetachRequest, ShmDriverShutdownRequest)
 """What gets an answer even where it cannot be read."""
 
@@ -87,6 +92,7 @@ class Conductor:
         self._answers = Outbox(answers, "answers", self.counts)
         self._announces = Outbox(announces, "announces", self.counts)
         self.authority.provision()
+        self._pass_over_the_past()
         period_ns = self._config.driver.announce_period_ms * NANOS_PER_MILLI
         self._timers.every(period_ns, self.announce, first_ns=0)
 
@@ -105,6 +111,17 @@ class Conductor:
         for request in requests:
             self.receive(request)
         return work + len(requests) + self.authority.expire() + self._timers.poll()
+
+    def _pass_over_the_past(self) -> None:
+        """Requests to a driver that died are not for us. Aeron hands them over: a reader joins a stream where the
+        slowest reader stands, and for some seconds that is the dead one. Who still wants an answer asks again."""
+        until_ns = self._clock.monotonic_ns() + PAST_NS
+        quiet = 0
+        while quiet < PAST_QUIET and self._clock.monotonic_ns() < until_ns:
+            passed_over = self._requests.poll(REQUESTS_PER_CYCLE)
+            self.counts["requests to a predecessor"] += len(passed_over)
+            quiet = 0 if passed_over else quiet + 1
+            time.sleep(PAST_PAUSE)
 
     def on_close(self) -> None:
         """Says goodbye as far as somebody listens (Driver 4.12)."""
