@@ -47,7 +47,7 @@ def ls(
         size = f"{each['bytes'] / 1e9:.2f}"
         columns = (each["path"], each["created"], streams, each["frames"], each["lost_frames"], size, each["state"])
         table.add_row(*map(str, columns))
-    Console().print(table if found else f"no recordings below {directory}")
+    wide().print(table if found else f"no recordings below {directory}")
 
 
 @recordings.command
@@ -73,7 +73,7 @@ def info(path: At, /, *, json: Json = False) -> None:
     if json:
         print(jsonlib.dumps(told))
         return
-    console = Console(highlight=False)
+    console = wide()
     console.print(f"{told['path']}: {told['frames']} frames, {told['bytes'] / 1e9:.2f} GB, {told['state']}")
     streams = Table("stream", "frames", "shape", "type", "epochs", "GB", "lost")
     for stream_id, each in told["streams"].items():
@@ -213,6 +213,11 @@ def summary(recording: Recording) -> dict[str, Any]:
         "durable_ordinal": watermark.ordinal if watermark is not None else 0,
         "state": state_name,
     }
+
+
+def wide() -> Console:
+    """As wide as the terminal; paths are not cut where there is none."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 @contextlib.contextmanager

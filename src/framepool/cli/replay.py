@@ -36,6 +36,7 @@ def replay(
     until: Annotated[float | None, Parameter(help="End so many seconds after the first frame.")] = None,
     loop: Annotated[bool, Parameter(negative="", help="Begin again at the end.")] = False,
     wait_for_readers: Annotated[bool, Parameter(negative="", help="Begin when somebody listens.")] = False,
+    linger: Annotated[float, Parameter(help="Seconds for slow readers to take the last frames, before they go.")] = 1.0,
     config: ConfigFile = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object a second, and one at the end.")] = False,
 ) -> None:
@@ -44,7 +45,7 @@ def replay(
     chosen = stream or tuple(recording.streams)
     targets = {to} if to is not None else set(chosen)
     for each in targets:
-        check("replay", each, speed=speed)
+        check("replay", each, speed=speed, linger=linger)
     if to is not None and len(chosen) != 1:
         refuse("replay", f"--to is for a single stream: name one of {', '.join(map(str, chosen))} with --stream")
     names = _names(recording)
@@ -76,6 +77,7 @@ def replay(
                     shown = time.monotonic()
                     show(_line("second", playing, json))
         printed(_line("end", playing, json))
+        asked.wait(linger)
 
 
 def _names(recording: Recording) -> dict[int, str]:
@@ -85,8 +87,7 @@ def _names(recording: Recording) -> dict[int, str]:
 
 
 def _line(event: str, playing: Replay, json: bool) -> str:
-    figures: dict[str, Any] = {"event": event, **playing.statistics()}
-    figures = {"published": 0, "dropped": 0, **figures}
+    figures: dict[str, Any] = {"event": event, "published": 0, "dropped": 0, **playing.statistics()}
     if json:
         return jsonlib.dumps(figures)
     share = playing.done / playing.total if playing.total else 1.0
