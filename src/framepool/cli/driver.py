@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import logging
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,7 @@ def driver(*, config: Path | None = None, json: bool = False, verbose: bool = Fa
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
     settings = load(config)
+    raise_file_limit()
     with stop_asked() as asked, ShmDriver(settings).start() as running:
         ready = {
             "event": "ready",
@@ -49,6 +51,13 @@ def driver(*, config: Path | None = None, json: bool = False, verbose: bool = Fa
         print(jsonlib.dumps(ready) if json else text, flush=True)
         while running.running and not asked.wait(0.1):
             pass
+
+
+def raise_file_limit() -> None:
+    """A driver keeps every file of its current epochs open, so that a few hundred streams are more than the usual soft
+    limit; up to the hard one a process may help itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def status(*, config: Path | None = None, json: bool = False) -> None:

@@ -16,9 +16,6 @@ ConsumerId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 When = Literal["hello", "no_shm", "rate_limited", "drops", "producer_dead"]
 Then = Literal["rate_limit", "stream", "fallback", "command"]
 
-OF_CONSUMERS = ("hello", "no_shm", "rate_limited", "drops")
-"""Occasions that concern a consumer; the others concern a stream."""
-
 
 class SupervisorRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the supervisor does when something is so. Of the rules that fit a consumer, the first one counts."""
