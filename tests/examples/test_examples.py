@@ -114,10 +114,19 @@ def test_announce_only(stage: Stage) -> None:
     interrupt(media_driver)
 
 
+def test_recording(stage: Stage) -> None:
+    lines = stage.output("07_recording/main.py")
+    ((kept, lost),) = numbers(r"^recording: (\d+) frames recorded, (\d+) lost, of 100 published$", lines)
+    assert kept + lost == 100
+    assert kept > 0
+    assert numbers(r"^recording: the brightest is frame (\d+), uint16 \(480, 640\)$", lines)
+    assert lines[-1] == "replay: the same bytes True, the same time True"
+
+
 def test_every_example_has_a_readme_and_a_test() -> None:
     source = Path(__file__).read_text()
     names = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
-    assert len(names) == 6
+    assert len(names) == 7
     for name in names:
         assert (EXAMPLES / name / "README.md").read_text().startswith("# ")
         programs = list((EXAMPLES / name).glob("*.py"))
