@@ -19,8 +19,11 @@ app = cyclopts.App(
     version=framepool.__version__,
     suppress_keyboard_interrupt=False,
 )
-app.command("framepool.cli.demo:demo", name="demo", help="A synthetic camera and a reader, live in this terminal.")
-app.command("framepool.cli.demo:camera", name="demo-camera", show=False)
+app.command("framepool.cli.demo:demo", name="demo", help="Live streams, readers and the console, to look at.")
+app.command("framepool.cli.demo_parts:camera", name="demo-camera", show=False)
+app.command("framepool.cli.demo_parts:sources", name="demo-sources", show=False)
+app.command("framepool.cli.demo_parts:readers", name="demo-readers", show=False)
+app.command("framepool.cli.demo_parts:console", name="demo-console", show=False)
 app.command("framepool.cli.driver:driver", name="driver", help="Run a shared-memory driver.")
 app.command("framepool.cli.registry:registry", name="registry", help="Run a discovery registry for many drivers.")
 app.command("framepool.cli.driver:status", name="status", help="Show what the running driver does.")

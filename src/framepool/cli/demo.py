@@ -1,24 +1,23 @@
-"""`framepool demo`: frames from a synthetic camera in one process to a reader in another, live.
+"""`framepool demo`: live streams, readers of every kind and the console, in a place of their own.
 
-Everything lives in one private directory in shared memory that is removed at the end: the media driver's files, the
-driver's namespace with the header ring and the payload pool. This process embeds the driver and reads every byte of
-every frame; the camera is a process of its own that connects to it.
+This process embeds the driver and reads every byte of every frame of the fast camera; the cameras, the other readers
+and the console are processes that connect to it (`demo_parts`). All of it lives in one private directory that is
+removed at the end (`demo_site`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import importlib.util
 import json as jsonlib
 import os
-import shutil
-import signal
+import select
 import subprocess
 import sys
-import tempfile
 import time
+import webbrowser
+from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -26,112 +25,145 @@ from cyclopts import Parameter
 from rich.console import Console
 
 import framepool
-from framepool.cli.patterns import moving_spot
+from framepool.cli.demo_site import FILE, STARS, Plan, configure, private_directory, settle
 from framepool.cli.stopping import stop_asked
 from framepool.client.consumer import Consumer
-from framepool.config import Config, DriverConfig, PoolConfig, ProfileConfig, StreamConfig
-from framepool.driver.janitor import process_lives
 from framepool.errors import FrameOverwritten, FramepoolError
-from framepool.transport.settings import AeronSettings
 
-STREAM_ID = 10_000
-NSLOTS = 8
-PREFIX = "framepool-demo-"
-PR_SET_PDEATHSIG = 1
+CONSOLE_MODULES = ("starlette", "uvicorn", "websockets")
+PATIENCE_S = 30.0
 
 
 def demo(
     *,
-    width: Annotated[int, Parameter(help="Columns of a frame.")] = 1024,
-    height: Annotated[int, Parameter(help="Rows of a frame.")] = 1024,
-    rate: Annotated[float, Parameter(help="Frames a second the camera tries for.")] = 500.0,
+    width: Annotated[int, Parameter(help="Columns of a frame of the fast camera.")] = 1024,
+    height: Annotated[int, Parameter(help="Rows of it.")] = 768,
+    rate: Annotated[float, Parameter(help="Frames a second it tries for.")] = 120.0,
     seconds: Annotated[float, Parameter(help="Stop after so long; 0 is until Ctrl-C.")] = 0.0,
-    json: Annotated[bool, Parameter(help="One JSON object a second, and one at the end.")] = False,
+    port: Annotated[int, Parameter(help="The port of the console; 0 is a free one.")] = 0,
+    open: Annotated[bool, Parameter(negative="", help="Open the console in a browser.")] = False,
+    headless: Annotated[
+        bool, Parameter(negative="", help="For scripts and tests: plain lines, and no browser.")
+    ] = False,
+    json: Annotated[bool, Parameter(negative="", help="One JSON object a second, and one at the end.")] = False,
 ) -> None:
-    """Publish synthetic camera frames through shared memory and read them in this process, until Ctrl-C."""
-    if not (0 < width <= 16_384 and 0 < height <= 16_384 and rate > 0 and seconds >= 0):
+    """Publish synthetic streams through shared memory, read them, and show all of it on a page, until Ctrl-C."""
+    if not (0 < width <= 16_384 and 0 < height <= 16_384 and rate > 0 and seconds >= 0 and 0 <= port <= 65_535):
         print("framepool demo: width and height are 1 to 16384, rate above 0, seconds 0 or more", file=sys.stderr)
         sys.exit(2)
     console = Console(stderr=json, soft_wrap=True, highlight=False)
-    with stop_asked() as asked, private_directory() as base:
-        with framepool.serve(configuration(base, 2 * width * height)) as pool, pool.consumer(STREAM_ID) as consumer:
-            with running_camera(base, width, height, rate) as camera:
-                console.print(f"camera   pid {camera.pid}: {width} x {height} uint16 into {base}")
-                console.print(f"reader   pid {os.getpid()}: in place, descriptors over Aeron; Ctrl-C stops both")
-                reader = Reader(consumer)
-                end = time.monotonic() + seconds if seconds else float("inf")
-                with live(console) as show:
-                    while not asked.is_set() and time.monotonic() < end:
-                        figures = reader.run(min(1.0, end - time.monotonic()))
-                        if camera.poll() is not None:
-                            raise FramepoolError(f"the camera ended with exit code {camera.returncode}; see above")
-                        show(jsonlib.dumps(figures) if json else line(figures))
-                published = stop(camera)
-                reader.finish(published)
-                report(consumer, published, json, console)
+    with stop_asked() as asked, contextlib.ExitStack() as stack:
+        root, plan = settle(width, height)
+        base = stack.enter_context(private_directory(root))
+        config = configure(base, plan, port)
+        pool = stack.enter_context(framepool.serve(config))
+        consumer = stack.enter_context(pool.consumer(STARS))
+        parts = stack.enter_context(Parts(base))
+        camera = parts.start_camera(plan, rate)
+        console.print(f"camera   pid {camera.pid}: {plan.stars[0]} x {plan.stars[1]} uint16 into {base}")
+        console.print(f"reader   pid {os.getpid()}: in place, descriptors over Aeron; Ctrl-C stops all")
+        parts.start_others(plan)
+        address = parts.start_console()
+        console.print(f"console  {address or 'needs more packages: pip install framepool[console]'}")
+        console.print(f"look     framepool top --config {base}/{FILE}", style="dim")
+        if open and address and not headless:
+            webbrowser.open(address)
+        reader = Reader(consumer)
+        end = time.monotonic() + seconds if seconds else float("inf")
+        with live(console, plain=headless) as show:
+            while not asked.is_set() and time.monotonic() < end:
+                figures = reader.run(min(1.0, end - time.monotonic()))
+                parts.check()
+                show(jsonlib.dumps(figures) if json else line(figures))
+        published = parts.stop()
+        reader.finish(published)
+        report(reader, published, json, console)
     console.print("stopped; nothing is left in shared memory")
 
 
-def configuration(base: str, frame_bytes: int) -> Config:
-    """One stream whose pool holds such frames, in a directory of its own."""
-    stride = max(64, 1 << (frame_bytes - 1).bit_length())
-    profile = ProfileConfig(nslots=NSLOTS, pools=(PoolConfig(pool_id=1, stride_bytes=stride),))
-    return Config(
-        aeron=AeronSettings(directory=f"{base}/aeron"),
-        driver=DriverConfig(shm_base_dir=base),
-        profiles={"default": profile},
-        streams=(StreamConfig(stream_id=STREAM_ID),),
-    )
+class Parts:
+    """The processes of the demo, each in a session of its own, so that Ctrl-C reaches only us and we stop them in
+    order."""
 
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._running: dict[str, subprocess.Popen[str]] = {}
 
-@contextlib.contextmanager
-def private_directory() -> Iterator[str]:
-    """A directory of our own in shared memory, gone afterwards; what killed demos left goes first."""
-    root = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
-    for left in root.glob(PREFIX + "*"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(left.name.removeprefix(PREFIX).partition("-")[0])
-            if left.lstat().st_uid == os.geteuid() and not process_lives(pid):
-                shutil.rmtree(left)
-    base = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)
-    try:
-        yield base
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+    def start_camera(self, plan: Plan, rate: float) -> subprocess.Popen[str]:
+        width, height = plan.stars
+        return self._start("camera", f"--width={width}", f"--height={height}", f"--rate={rate}")
 
+    def start_others(self, plan: Plan) -> None:
+        """The other sources, and readers of all of them."""
+        sizes = ("x".join(map(str, size)) for size in (plan.chart, plan.noise))
+        self._start("sources", *(f"--{name}={size}" for name, size in zip(("chart", "noise"), sizes, strict=True)))
+        self._start("readers")
 
-@contextlib.contextmanager
-def running_camera(base: str, width: int, height: int, rate: float) -> Iterator[subprocess.Popen[str]]:
-    """The camera in a session of its own, so that Ctrl-C reaches only us and we stop it in order."""
-    numbers = [f"--width={width}", f"--height={height}", f"--rate={rate}"]
-    camera = subprocess.Popen(
-        [sys.executable, "-m", "framepool", "demo-camera", base, *numbers],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with camera:
+    def start_console(self) -> str:
+        """Where the console is, once it serves; nothing if its packages are not there."""
+        if any(importlib.util.find_spec(name) is None for name in CONSOLE_MODULES):
+            return ""
+        console = self._start("console")
+        assert console.stdout is not None
+        ready, _, _ = select.select([console.stdout], [], [], PATIENCE_S)
+        said = console.stdout.readline() if ready else ""
+        if not said:
+            raise FramepoolError("the console did not start; see above")
+        address: str = jsonlib.loads(said)["address"]
+        return address
+
+    def check(self) -> None:
+        """Raises if one of them ended by itself."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise FramepoolError(f"the {name} ended with exit code {process.returncode}; see above")
+
+    def stop(self) -> int:
+        """Asks all to stop, and returns how many frames the camera published; it keeps its lease until its input
+        ends."""
+        camera = self._running["camera"]
+        for process in self._running.values():
+            process.terminate()
+        assert camera.stdout is not None
         try:
-            yield camera
-        finally:
-            camera.kill()
+            return int(camera.stdout.readline())
+        except ValueError:
+            raise FramepoolError("the camera did not stop in good order; see its messages above") from None
 
+    def __enter__(self) -> Parts:
+        return self
 
-def stop(camera: subprocess.Popen[str]) -> int:
-    """Asks the camera to stop and returns how many frames it published; it keeps its lease until its input ends."""
-    camera.terminate()
-    assert camera.stdout is not None
-    try:
-        return int(camera.stdout.readline())
-    except ValueError:
-        raise FramepoolError("the camera did not stop in good order; see its messages above") from None
+    def __exit__(self, *_: object) -> None:
+        for process in self._running.values():
+            process.terminate()
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in self._running.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def _start(self, name: str, *args: str) -> subprocess.Popen[str]:
+        self._running[name] = subprocess.Popen(
+            [sys.executable, "-m", "framepool", f"demo-{name}", self._base, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self._running[name]
 
 
 @contextlib.contextmanager
-def live(console: Console, waiting: str = "waiting for the camera") -> Iterator[Callable[[str], object]]:
+def live(
+    console: Console, waiting: str = "waiting for the camera", *, plain: bool = False
+) -> Iterator[Callable[[str], object]]:
     """Shows a line in place on a terminal, lines below each other elsewhere."""
-    if console.stderr or not console.is_terminal:  # what is said beside JSON goes to stderr
+    if plain or console.stderr or not console.is_terminal:  # what is said beside JSON goes to stderr
         yield lambda text: print(text, flush=True)
         return
     with console.status(waiting) as status:
@@ -149,18 +181,12 @@ def line(figures: dict[str, float]) -> str:
     )
 
 
-def report(consumer: Consumer, published: int, json: bool, console: Console) -> None:
+def report(reader: Reader, published: int, json: bool, console: Console) -> None:
     """The account at the end: every frame that was published is read or counted as dropped."""
-    read = consumer.counts["received"]
-    dropped = {f"dropped_{name.replace(' ', '_')}": count for name, count in drops(consumer).items()}
+    dropped = {f"dropped_{name.replace(' ', '_')}": count for name, count in reader.drops().items()}
     if json:
-        print(jsonlib.dumps({"published": published, "read": read, **dropped}), flush=True)
-    console.print(f"{published} frames published, {read} read whole, {sum(dropped.values())} dropped")
-
-
-def drops(consumer: Consumer) -> dict[str, int]:
-    """What was not read, by cause."""
-    return {name: count for name, count in consumer.counts.items() if name not in {"received", "resyncs"}}
+        print(jsonlib.dumps({"published": published, "read": reader.received, **dropped}), flush=True)
+    console.print(f"{published} frames published, {reader.received} read whole, {sum(dropped.values())} dropped")
 
 
 class Reader:
@@ -170,11 +196,21 @@ class Reader:
         self._consumer = consumer
         self._latencies: list[int] = []
         self._bytes = 0
+        self._unheard = 0
+
+    @property
+    def received(self) -> int:
+        return self._consumer.counts["received"]
+
+    def drops(self) -> Counter[str]:
+        """What was not read, by cause."""
+        counts = self._consumer.counts
+        counts["gap"] += self._unheard
+        return Counter({name: count for name, count in counts.items() if name not in {"received", "resyncs", "repeated"}})
 
     def run(self, seconds: float) -> dict[str, float]:
         """Reads for so long and says what came of it."""
-        counts = self._consumer.counts
-        started, frames, dropped = time.monotonic(), counts["received"], sum(drops(self._consumer).values())
+        started, frames, dropped = time.monotonic(), self.received, self.drops().total()
         self._latencies.clear()
         self._bytes = 0
         while (left := started + seconds - time.monotonic()) > 0:
@@ -183,20 +219,19 @@ class Reader:
         elapsed = time.monotonic() - started
         p50, p99 = np.percentile(self._latencies, [50, 99]) / 1_000 if self._latencies else (0.0, 0.0)
         return {
-            "frames_per_s": (counts["received"] - frames) / elapsed,
+            "frames_per_s": (self.received - frames) / elapsed,
             "gigabytes_per_s": self._bytes / elapsed / 1e9,
-            "dropped": sum(drops(self._consumer).values()) - dropped,
+            "dropped": self.drops().total() - dropped,
             "latency_p50_us": float(p50),
             "latency_p99_us": float(p99),
         }
 
     def finish(self, published: int) -> None:
         """Reads what the camera sent before it stopped; what is missing then was never told of."""
-        counts = self._consumer.counts
         deadline = time.monotonic() + 1.0
-        while (missing := published - counts["received"] - sum(drops(self._consumer).values())) > 0:
+        while (missing := published - self.received - self.drops().total()) > 0:
             if time.monotonic() > deadline:
-                counts["gap"] += missing
+                self._unheard = missing
                 return
             self._consumer.wait(0.05)
             self._take()
@@ -206,26 +241,3 @@ class Reader:
             with contextlib.suppress(FrameOverwritten):
                 self._bytes += frame.copy().nbytes
                 self._latencies.append(time.monotonic_ns() - frame.timestamp_ns)
-
-
-def camera(base: str, /, *, width: int, height: int, rate: float) -> None:
-    """The camera's process: publishes until SIGTERM, says how many frames that were, and ends with its input."""
-    _end_with_parent()
-    images = moving_spot(width, height)
-    config = configuration(base, images[0].nbytes)
-    with stop_asked() as asked, framepool.connect(config) as pool, pool.producer(STREAM_ID) as producer:
-        while not producer.has_readers and not asked.wait(0.01):
-            pass
-        due = time.monotonic()
-        while not asked.is_set():
-            producer.publish(images[producer.counts["published"] % len(images)])
-            due = max(due + 1 / rate, time.monotonic() - 0.1)
-            time.sleep(max(0.0, due - time.monotonic()))
-        print(producer.counts["published"], flush=True)
-        sys.stdin.read()
-
-
-def _end_with_parent() -> None:
-    """Asks Linux for a SIGTERM when the demo dies, however it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -36,7 +36,7 @@ LARGEST_SIDE = 16_384
 PATIENCE = 0.05
 """Seconds between looks at signals and clock."""
 BATCH = 256
-NOT_DROPS = frozenset({"received", "published", "resyncs", "rate limited", "without readers"})
+NOT_DROPS = frozenset({"received", "published", "resyncs", "repeated", "rate limited", "without readers"})
 """Counts of frames that arrived or were not wanted, and of other things than frames."""
 
 
