@@ -27,9 +27,6 @@ READ_PER_CYCLE: Final = 32
 """Few, because messages wait meanwhile."""
 MOST_OPEN: Final = 256
 
-Key = tuple[int, int, str]
-"""Stream, epoch and file."""
-
 
 class ActivityReader:
     """Reads the header rings of streams, in turn."""
@@ -39,7 +36,7 @@ class ActivityReader:
         self._allowed = allowed
         self._clock = clock
         self._due: deque[StreamView] = deque()
-        self._open: OrderedDict[Key, int] = OrderedDict()
+        self._open: OrderedDict[int, tuple[StreamLayout, int]] = OrderedDict()
 
     def begin(self, streams: Iterable[StreamView]) -> None:
         """A new turn: all streams that have a producer are read once. One that is not over goes on instead."""
@@ -60,29 +57,16 @@ class ActivityReader:
 
     def close(self) -> None:
         self._due.clear()
-        while self._open:
-            os.close(self._open.popitem()[1])
+        for stream_id in list(self._open):
+            self._let_go(stream_id)
 
     def _read(self, announce: ShmPoolAnnounce) -> Activity:
-        key = (announce.stream_id, announce.epoch, announce.header_region_uri)
-        fd = self._open.pop(key, None)
         layout = StreamLayout.from_announce(announce)
-        if fd is None:
-            uri = layout.header_uri
-            fd = open_region_file(
-                uri.path,
-                self._allowed,
-                expected_size=layout.header_file_bytes,
-                require_hugepages=uri.require_hugepages,
-            )
-        self._open[key] = fd
-        if len(self._open) > MOST_OPEN:
-            os.close(self._open.popitem(last=False)[1])
         try:
-            block = read_superblock(fd)
+            block = read_superblock(self._file(layout))
             validate_superblock(block, ring_superblock(layout))
         except RegionError:
-            os.close(self._open.pop(key))
+            self._let_go(layout.stream_id)
             raise
         return Activity(
             stream_id=block.stream_id,
@@ -90,3 +74,27 @@ class ActivityReader:
             timestamp_ns=block.activity_timestamp_ns,
             age_ns=self._clock.now_ns(announce.announce_clock_domain) - block.activity_timestamp_ns,
         )
+
+    def _file(self, layout: StreamLayout) -> int:
+        """The open header ring of the announced epoch; that of another epoch is closed."""
+        known = self._open.get(layout.stream_id)
+        if known is not None and known[0] == layout:
+            self._open.move_to_end(layout.stream_id)
+            return known[1]
+        self._let_go(layout.stream_id)
+        uri = layout.header_uri
+        fd = open_region_file(
+            uri.path,
+            self._allowed,
+            expected_size=layout.header_file_bytes,
+            require_hugepages=uri.require_hugepages,
+        )
+        self._open[layout.stream_id] = (layout, fd)
+        if len(self._open) > MOST_OPEN:
+            self._let_go(next(iter(self._open)))
+        return fd
+
+    def _let_go(self, stream_id: int) -> None:
+        known = self._open.pop(stream_id, None)
+        if known is not None:
+            os.close(known[1])
