@@ -26,7 +26,7 @@ from framepool.client.seat import Seat
 from framepool.client.standalone import OwnedPlace
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.config import IdRange, MappingConfig
-from framepool.errors import AllocationError, RegionError
+from framepool.errors import FramepoolError
 from framepool.shm.allocator import Allocator
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import MappedStream
@@ -150,7 +150,7 @@ class Destination:
         try:
             place = self._owned() if self._mapping.driverless else self._seat()
             self._place = plane.add(place)
-        except (AllocationError, RegionError) as error:
+        except FramepoolError as error:  # its files, or the media driver
             self._refusal = str(error)
             self._due_ns = now_ns + RETRY_NS
             self.counts["refused"] += 1
