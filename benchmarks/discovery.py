@@ -51,6 +51,7 @@ GROWTH_LIMIT = 1.5
 BARE_STREAM = 99
 BARE = "bare round trip over UDP"
 MESSAGE = bytes(64)
+LONGEST_NS = 60 * 10**9
 
 
 def announce(stream_id: int) -> ShmPoolAnnounce:
@@ -228,7 +229,8 @@ def ask(publication: Publication, subscription: Subscription, message: bytes) ->
     while publication.offer(message) < 0:
         pass
     while not (answers := subscription.poll(1)):
-        pass
+        if time.perf_counter_ns() - started > LONGEST_NS:
+            raise TimeoutError(f"no answer to {publication.describe()} for a minute")
     return time.perf_counter_ns() - started, answers[0]
 
 
