@@ -152,16 +152,14 @@ class Recorder:
     def close(self, timeout: float = STOP_TIMEOUT) -> None:
         """Records what has come, seals everything and lets go of the streams and the directory.
 
-        Raises `RecordingError` if not all of it could be written within `timeout` seconds; the next recorder
-        accounts for it.
+        Raises `RecordingError` if not all of it could be written, and for `timeout` seconds nothing was; the next
+        recorder accounts for it.
         """
         if self._closed:
             return
         self._closed = True
         self._agent.finish()
-        done = self._wait(
-            lambda: self._agent.finished.is_set() and self._disk.is_idle and self._sealer.is_idle, timeout
-        )
+        done = self._wait_done(timeout)
         for thread in reversed(self._threads):
             thread.close()
         activity = Activity.STOPPED if done else Activity.STALLED
@@ -169,7 +167,7 @@ class Recorder:
         self._manifest.unlock()
         if not done:
             said = self._disk.failure or self._disk.refusal or self._sealer.refusal or "the disk is too slow"
-            raise RecordingError(f"{self.path}: not everything could be written within {timeout} s: {said}")
+            raise RecordingError(f"{self.path}: not everything could be written, nothing for {timeout} s: {said}")
 
     def __enter__(self) -> Self:
         return self
@@ -223,6 +221,21 @@ class Recorder:
         for thread in self._threads:
             thread.start()
             thread.wait_started()
+
+    def _wait_done(self, timeout: float) -> bool:
+        """Waits until all is written and sealed, as long as it goes on."""
+
+        def moved() -> bool:
+            return (self._log.staging.tail, self._sealer.counts["sealed"]) != before
+
+        def done() -> bool:
+            return self._agent.finished.is_set() and self._disk.is_idle and self._sealer.is_idle
+
+        while not done():
+            before = (self._log.staging.tail, self._sealer.counts["sealed"])
+            if not self._wait(lambda: done() or moved(), timeout):
+                return False
+        return True
 
     def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
