@@ -150,11 +150,17 @@ class Twins:
     nslots: int = 64
     local: Mapping[int, int] = field(default_factory=lambda: {5: 1024})
     timeout_ns: int = 1000
+    freshness_ns: int = 3000
     max_frames: int = 16
     crc32c: bool = False
 
     def __post_init__(self) -> None:
-        options = {"timeout_ns": self.timeout_ns, "max_frames": self.max_frames, "crc32c": self.crc32c}
+        options = {
+            "timeout_ns": self.timeout_ns,
+            "freshness_ns": self.freshness_ns,
+            "max_frames": self.max_frames,
+            "crc32c": self.crc32c,
+        }
         self.plain = PlainAssembler(STREAM, self.sizing, self._deliver, **options)
         self.core = Assembler(STREAM, self.sizing, **options)
         self.arrived: list[Arrived] = []
@@ -183,19 +189,13 @@ class Twins:
         self.retarget()
         return self
 
-    def announce(self, epoch: int = EPOCH, strides: Mapping[int, int] = STRIDES) -> bool:
-        began = self.plain.announce(epoch, strides)
-        assert self.core.announce(epoch, strides) == began
+    def announce(self, epoch: int = EPOCH, strides: Mapping[int, int] = STRIDES, now_ns: int = 0) -> bool:
+        began = self.plain.announce(epoch, strides, now_ns)
+        assert self.core.announce(epoch, strides, now_ns) == began
         if began:
             self._put_by()
         self.agree()
         return began
-
-    def forget(self) -> None:
-        self.plain.forget()
-        self.core.forget()
-        self._put_by()
-        self.agree()
 
     def retarget(self) -> None:
         """A new, empty local stream."""

@@ -85,13 +85,15 @@ cdef class Assembler:
     time, and `publish(seq, layout, timestamp_ns, meta_version, trace_id)`, which commits and tells of a whole frame and
     says whether it did. Only the sizes `chunk_bytes` and `max_payload_bytes` of `sizing` are used.
 
-    At most `max_frames` are on their way at once; a newer one takes the room of the oldest. One thread at a time.
+    At most `max_frames` are on their way at once; a newer one takes the room of the oldest. After `freshness_ns` without
+    a word of the highest epoch a lower one is believed (`decisions.md` #20). One thread at a time.
     """
 
     cdef readonly uint32_t stream_id
     cdef uint64_t max_payload
     cdef uint32_t chunk_bytes
     cdef int64_t timeout_ns
+    cdef int64_t freshness_ns
     cdef int32_t max_frames
     cdef bint checksum
 
@@ -104,6 +106,7 @@ cdef class Assembler:
     cdef bint announced
     cdef uint64_t epoch_
     cdef uint64_t highest
+    cdef int64_t heard_ns  # of the highest epoch, last
     cdef bint newer  # a chunk told of a higher epoch, to be believed once it is known not to be torn
     cdef uint64_t newer_epoch
     cdef SourcePool *pools
@@ -131,7 +134,14 @@ cdef class Assembler:
     cdef readonly uint64_t state_bytes
 
     def __cinit__(
-        self, uint32_t stream_id, sizing, *, int64_t timeout_ns=250_000_000, int32_t max_frames=16, bint crc32c=False
+        self,
+        uint32_t stream_id,
+        sizing,
+        *,
+        int64_t timeout_ns=250_000_000,
+        int64_t freshness_ns=3_000_000_000,
+        int32_t max_frames=16,
+        bint crc32c=False,
     ):
         if not 1 <= max_frames <= MOST_FRAMES or timeout_ns < 1:
             raise ValueError(f"max_frames is from 1 to {MOST_FRAMES} and timeout_ns at least 1")
@@ -139,6 +149,7 @@ cdef class Assembler:
         self.chunk_bytes = sizing.chunk_bytes
         self.max_payload = sizing.max_payload_bytes
         self.timeout_ns = timeout_ns
+        self.freshness_ns = freshness_ns
         self.max_frames = max_frames
         self.checksum = crc32c
         self.places = max_frames + BATCH
@@ -179,11 +190,11 @@ cdef class Assembler:
         """Frames on their way."""
         return self.open_count + self.whole_count
 
-    def announce(self, uint64_t epoch, strides):
+    def announce(self, uint64_t epoch, strides, int64_t now_ns=0):
         """What the latest forwarded ShmPoolAnnounce says, its strides by pool id; True if it begins a new source epoch.
 
         Then the frames on their way are given up, sequences may begin anew, and `target` is None until it is set. An
-        announce of an older epoch than was heard of before, in a chunk or an announce, is counted and ignored (Bridge
+        announce of an older epoch than was heard of lately, in a chunk or an announce, is counted and ignored (Bridge
         8): False.
         """
         cdef SourcePool *pools
@@ -191,7 +202,7 @@ cdef class Assembler:
         cdef uint32_t largest = 0
         self.check_idle()
         self.believe()
-        if self.announced and epoch < self.highest:
+        if self.announced and epoch < self.highest and now_ns - self.heard_ns <= self.freshness_ns:
             self.old_announces += 1
             return False
         pools = <SourcePool *>PyMem_Calloc(len(strides) + 1, sizeof(SourcePool))
@@ -209,20 +220,13 @@ cdef class Assembler:
         self.pools = pools
         self.npools = len(strides)
         self.largest_stride = largest
-        if self.announced and epoch == self.epoch_:
+        self.heard_ns = now_ns
+        if self.announced and epoch == self.epoch_ == self.highest:
             return False
         self.restart()
         self.announced = True
         self.epoch_ = self.highest = epoch
         return True
-
-    def forget(self):
-        """As if nothing was ever announced: for a mapping that is paused, or whose source was silent so long that a
-        lower epoch is believable (`decisions.md` #20)."""
-        self.check_idle()
-        self.restart()
-        self.announced = False
-        self.npools = 0
 
     def dropped(self, uint64_t seq):
         """Whether nothing more comes of this frame: it was dropped, or published already (`decisions.md` #54)."""
@@ -289,6 +293,8 @@ cdef class Assembler:
         self.believe()
         self.touched = NULL
         self.chunks += 1
+        if chunk.epoch >= self.highest:
+            self.heard_ns = now_ns
         cause = self.judge(chunk)
         if cause:
             self.counts[cause] += 1
@@ -529,6 +535,8 @@ cdef class Assembler:
             total = fp_crc32c(total, assembly.target, assembly.payload_length)
             if assembly.checksum != (CHECKSUM_THERE | total):
                 return CHECKSUM
+        if self.whole_count == BATCH:
+            return CROWDED
         assembly.state = WHOLE
         self.open_count -= 1
         self.whole[self.whole_count] = <int32_t>(assembly - self.flight)
@@ -612,10 +620,17 @@ cdef class Assembler:
         return 0
 
     cdef int settle(self) except -1:
-        """Publishes what is whole, after a batch of chunks, with the interpreter's lock."""
+        """Publishes what is whole, after a batch of chunks, with the interpreter's lock. The first error of the target
+        is raised once none is left."""
+        cdef object error = None
         self.believe()
         while self.whole_count:
-            self.publish(&self.flight[self.whole[0]])
+            try:
+                self.publish(&self.flight[self.whole[0]])
+            except BaseException as raised:
+                error = error or raised
+        if error is not None:
+            raise error
         return 0
 
     cdef int publish(self, Assembly *assembly) except -1:
@@ -632,13 +647,16 @@ cdef class Assembler:
         if self.ring.closed:
             self.give_up(seq, assembly, TARGET_CHANGE)
             return 0
-        timestamp_ns = get64(header + FP_SLOT_HEADER_TIMESTAMP_NS_OFFSET)
-        meta_version = get32(header + FP_SLOT_HEADER_META_VERSION_OFFSET)
-        layout = self.layout_of(header + FP_TENSOR_HEADER_OFFSET)
-        ring = self.ring
-        self.leave(assembly)
+        ring = self.ring  # holds the claim, whatever the target does
+        self.leave(assembly)  # its bytes stay until another frame begins
         try:
-            done = self.target_.publish(seq, layout, timestamp_ns, meta_version, trace_id)
+            done = self.target_.publish(
+                seq,
+                self.layout_of(header + FP_TENSOR_HEADER_OFFSET),
+                get64(header + FP_SLOT_HEADER_TIMESTAMP_NS_OFFSET),
+                get32(header + FP_SLOT_HEADER_META_VERSION_OFFSET),
+                trace_id,
+            )
         finally:
             if done:
                 self.published += 1

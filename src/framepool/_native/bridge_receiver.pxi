@@ -118,7 +118,7 @@ cdef class ChunkReceiver:
         for assembler in assemblers:
             try:
                 assembler.settle()
-            except Exception as raised:
+            except BaseException as raised:
                 error = error or raised
         if error is not None:
             raise error

@@ -172,8 +172,7 @@ cdef class ChunkWriter:
                     reserved = CHECKSUM_THERE | self.crc
             else:
                 memcpy(target, self.payload + self.offset, size)
-            if reserved:
-                put64(claim.frame_header + RESERVED_VALUE_OFFSET, reserved)
+            put64(claim.frame_header + RESERVED_VALUE_OFFSET, reserved)
             # The last look at the slot comes after every load of it and before the frame can be whole elsewhere.
             if last and not ring.unchanged(self.seq):
                 self.publication.finish(&claim, False)

@@ -92,6 +92,7 @@ class PlainAssembler:
         deliver: Callable[[Whole], bool],
         *,
         timeout_ns: int = 250_000_000,
+        freshness_ns: int = 3_000_000_000,
         max_frames: int = 16,
         crc32c: bool = False,
     ) -> None:
@@ -104,6 +105,8 @@ class PlainAssembler:
         self._sizing = sizing
         self._deliver = deliver
         self._timeout_ns = timeout_ns
+        self._freshness_ns = freshness_ns
+        self._heard_ns = 0
         self._max_frames = max_frames
         self._crc32c = crc32c
         self._highest: int | None = None
@@ -124,28 +127,24 @@ class PlainAssembler:
         self._room = room
         self._claimed = {}
 
-    def announce(self, epoch: int, strides: Mapping[int, int]) -> bool:
-        """What the latest forwarded announce says; True if that begins a new source epoch, which needs a new room."""
-        if self._highest is not None and epoch < self._highest:
+    def announce(self, epoch: int, strides: Mapping[int, int], now_ns: int = 0) -> bool:
+        """What the latest forwarded announce says; True if that begins a new source epoch, which needs a new room.
+
+        A lower epoch than the highest is believed once that was silent for the freshness window (`decisions.md` #20).
+        """
+        fresh = now_ns - self._heard_ns <= self._freshness_ns
+        if self._highest is not None and epoch < self._highest and fresh:
             return False
+        self._heard_ns = now_ns
         self._pools = {pool_id: SourcePool(stride) for pool_id, stride in strides.items()}
-        if epoch == self.epoch:
+        if epoch == self.epoch == self._highest:
             return False
         self._give_up_all(ChunkDrop.EPOCH_CHANGE)
-        self._begin(epoch)
-        return True
-
-    def forget(self) -> None:
-        """As if nothing was ever announced."""
-        self._give_up_all(ChunkDrop.EPOCH_CHANGE)
-        self._begin(None)
-        self._pools = {}
-
-    def _begin(self, epoch: int | None) -> None:
         self.epoch = self._highest = epoch
         self._floor = 0
         self._given_up.clear()
         self._room = None
+        return True
 
     def dropped(self, seq: int) -> bool:
         """Whether nothing more comes of this frame: it was dropped, or published already."""
@@ -162,6 +161,8 @@ class PlainAssembler:
         chunk = decode_chunk(message)
         if isinstance(chunk, ChunkDrop):
             return self._count(chunk)
+        if chunk.stream_id == self.stream_id and chunk.epoch >= (self._highest or 0):
+            self._heard_ns = now_ns
         cause = self._judge(chunk)
         if cause is not None:
             return self._count(cause)

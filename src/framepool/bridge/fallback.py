@@ -157,7 +157,7 @@ class FallbackStream:
         if message.stream_id != self._stream_id:
             return
         strides = {pool.pool_id: pool.stride_bytes for pool in message.payload_pools}
-        if not self._assembler.announce(message.epoch, strides):
+        if not self._assembler.announce(message.epoch, strides, self._plane.clock.monotonic_ns()):
             return
         try:
             self._target = PrivateTarget(strides)

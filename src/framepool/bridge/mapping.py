@@ -289,7 +289,7 @@ class ReceiverMapping:
         self.counts["announces"] += 1
         self._announced_ns = self._clock.monotonic_ns()
         strides = {pool.pool_id: pool.stride_bytes for pool in message.payload_pools}
-        if not self.assembler.announce(message.epoch, strides):
+        if not self.assembler.announce(message.epoch, strides, self._announced_ns):
             return
         if self._destination.used:
             self._destination.renew()

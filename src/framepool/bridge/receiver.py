@@ -10,7 +10,8 @@ The wiring of a mapping::
     assembler = Assembler(mapping.source_stream_id, sizing, timeout_ns=250_000_000)
     receiver.add(assembler)
     ...                                          # on each forwarded ShmPoolAnnounce of the source stream
-    if assembler.announce(message.epoch, {pool.pool_id: pool.stride_bytes for pool in message.payload_pools}):
+    strides = {pool.pool_id: pool.stride_bytes for pool in message.payload_pools}
+    if assembler.announce(message.epoch, strides, clock.monotonic_ns()):
         ...                                      # a new source epoch: attach anew for a new local epoch (#50), then
         assembler.target = StreamTarget(frame_writer)
     receiver.poll(clock.monotonic_ns())          # in each duty cycle

@@ -453,14 +453,24 @@ def test_same_epoch_announced_again_changes_nothing(twins: Twins) -> None:
     assert twins.seqs == [5]
 
 
-def test_forgotten_source_may_come_back_with_a_lower_epoch(twins: Twins) -> None:
-    twins.forget()
-    assert twins.core.epoch is None
-    assert twins.send(*FRAME.chunks()) == [ChunkDrop.NOT_ANNOUNCED] * 4
-    assert twins.announce(1)
+def test_lower_epoch_is_believed_once_the_higher_one_was_silent(twins: Twins) -> None:
+    twins.send(*SentFrame(9, b"").chunks(), now_ns=1000)
+    assert not twins.announce(1, now_ns=4000)
+    assert twins.send(*SentFrame(0, b"", epoch=1).chunks(), now_ns=4001) == [ChunkDrop.OLD_EPOCH]
+    assert twins.announce(1, now_ns=4001)
     twins.retarget()
-    twins.send(*SentFrame(0, b"", epoch=1).chunks())
-    assert twins.seqs == [0]
+    twins.send(*SentFrame(0, b"", epoch=1).chunks(), now_ns=4002)
+    assert twins.seqs == [9, 0]
+
+
+def test_epoch_of_a_stray_chunk_does_not_end_a_stream_for_good(twins: Twins) -> None:
+    twins.send(*SentFrame(9, b"").chunks(), *SentFrame(0, b"", epoch=2**64 - 1).chunks(), now_ns=1000)
+    assert twins.send(*SentFrame(10, b"").chunks(), now_ns=1001) == [ChunkDrop.OLD_EPOCH]
+    assert not twins.announce(now_ns=2000)
+    assert twins.announce(now_ns=4001)
+    twins.retarget()
+    twins.send(*SentFrame(11, b"").chunks(), now_ns=4002)
+    assert twins.seqs == [9, 11]
 
 
 def test_change_of_target_gives_up_what_is_on_its_way(twins: Twins) -> None:

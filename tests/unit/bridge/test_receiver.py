@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -237,6 +238,22 @@ def test_error_of_one_target_does_not_cost_another_its_frames(link: Link, receiv
         settle(link, receiver)
     settle(link, receiver)
     assert [frame.seq for frame in slots.arrived] == [1]
+
+
+def test_target_that_fails_for_every_frame_of_a_flood_is_survived(link: Link, receiver: ChunkReceiver) -> None:
+    assembler = assembler_of(Failing(256, STRIDES))
+    receiver.add(assembler)
+    for seq in range(500):
+        message = SentFrame(seq, b"").chunks(SIZING)[0].message
+        while link.publication.offer(message) < 0:
+            with contextlib.suppress(FramepoolError):
+                receiver.poll(0)
+    deadline = time.monotonic() + 10
+    while assembler.statistics()["refused"] < 500 and time.monotonic() < deadline:
+        with contextlib.suppress(FramepoolError):
+            receiver.poll(0)
+    assert assembler.statistics()["refused"] == 500
+    assert assembler.in_flight == 0
 
 
 def test_subscription_is_the_receivers_alone_until_it_is_closed(link: Link, receiver: ChunkReceiver) -> None:

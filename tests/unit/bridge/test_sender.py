@@ -111,6 +111,27 @@ def test_trace_id_and_checksum_reach_the_assembler(source: CoreSlots, link: Link
     ]
 
 
+def test_trace_id_of_one_frame_is_not_found_beside_a_later_one(source: CoreSlots, link: Link) -> None:
+    """Aeron's log is written over, term by term."""
+    target = PrivateTarget({1: 1024, 2: LARGE})
+    assembler = Assembler(STREAM, SIZING, timeout_ns=10**10)
+    assembler.announce(EPOCH, {1: 1024, 2: LARGE})
+    assembler.target = target
+    receiver = ChunkReceiver(link.subscription)
+    receiver.add(assembler)
+    sender = ChunkSender(link.publication, STREAM, SIZING)
+    found = []
+    for seq in range(1500):  # of 64 KiB terms more than three
+        sender.start(source.reader, publish(source, seq, 10), EPOCH, 77 if seq < 750 else None)
+        deadline = time.monotonic() + 10
+        while not target.waiting and time.monotonic() < deadline:
+            sender.step()
+            receiver.poll(0)
+        found += [trace_id for _, trace_id in target.take()]
+    assert found == [77] * 750 + [None] * 750
+    assert link.publication.position > 6 * 64 * 1024
+
+
 @pytest.mark.clause("B-2.1-01")
 @pytest.mark.parametrize("sent_before", [0, 1, 31])
 def test_frame_overwritten_while_it_is_sent_never_completes(
