@@ -22,7 +22,7 @@ $(VENV)/.built: $(VENV)/.deps pyproject.toml setup.py $(NATIVE)
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
-demo: setup     ## a synthetic camera, shared memory, Aeron and a reader, live
+demo: setup     ## live streams, readers of every kind and the web console, in a place of their own
 	@$(VENV)/bin/framepool demo
 
 test: setup     ## all tests but the soak ones
@@ -48,6 +48,7 @@ soak: setup     ## what takes over a minute or over 2 GiB
 
 docs: setup     ## the manual, into docs/_build/html
 	$(PY) docs/generate_configuration.py
+	$(PY) docs/generate_screenshots.py
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 

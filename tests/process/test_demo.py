@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from framepool.cli.demo_site import fitting, plans
 from tests.support.processes import Process, Processes
+
+pytestmark = pytest.mark.timeout(300)
 
 SMALL = ("--width=256", "--height=128", "--rate=200", "--json")
 
@@ -45,8 +52,8 @@ def test_demo_reads_what_the_camera_publishes_and_accounts_for_every_frame(proce
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_demo_stops_both_processes_and_leaves_no_file(processes: Processes, number: int) -> None:
     demo = start(processes, *SMALL)
-    camera = int(demo.wait_line("camera   pid ").split()[2].rstrip(":"))
-    demo.wait_line("{")
+    camera = int(demo.wait_line("camera   pid ", 60).split()[2].rstrip(":"))
+    demo.wait_line("{", 90)
     assert leftovers(demo) != []
     demo.signal(number)
     assert demo.wait(30) == 0, demo.lines
@@ -58,8 +65,8 @@ def test_interrupted_demo_stops_both_processes_and_leaves_no_file(processes: Pro
 
 def test_killed_demo_takes_its_camera_along_and_the_next_one_cleans_up(processes: Processes) -> None:
     demo = start(processes, *SMALL)
-    camera = int(demo.wait_line("camera   pid ").split()[2].rstrip(":"))
-    demo.wait_line("{")
+    camera = int(demo.wait_line("camera   pid ", 60).split()[2].rstrip(":"))
+    demo.wait_line("{", 90)
     demo.kill()
     assert leftovers(demo) != []
     deadline = time.monotonic() + 20
@@ -75,3 +82,128 @@ def test_bad_numbers_are_refused_in_one_line(processes: Processes) -> None:
     assert demo.wait(30) == 2
     assert len(demo.lines) == 1
     assert "width" in demo.lines[0]
+
+
+# All of it: sources, readers, console; in little room; beside another
+
+
+def address_of(demo: Process) -> str:
+    return demo.wait_line("console  ", 90).split()[1]
+
+
+def state_of(address: str) -> dict[str, Any]:
+    url = address.partition("#")[0]
+    with urllib.request.urlopen(f"{url}api/state", timeout=20) as answer:
+        state: dict[str, Any] = json.load(answer)
+        return state
+
+
+def wait_state(address: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while not holds(state := state_of(address)):
+        assert time.monotonic() < deadline, state
+        time.sleep(0.2)
+    return state
+
+
+def all_live(state: dict[str, Any]) -> bool:
+    streams = state["streams"]
+    return [each["name"] for each in streams] == ["stars", "chart", "detector"] and all(
+        each["state"] == "live" and each["frames_per_s"] for each in streams
+    )
+
+
+def small_shm(size: str) -> tuple[str, ...]:
+    """A command before the demo: its own /dev/shm of that size."""
+    mount = f'mount --make-rprivate / && mount -t tmpfs -o size={size} none /dev/shm && exec "$@"'
+    return ("unshare", "-m", "sh", "-c", mount, "sh")
+
+
+def test_the_console_shows_three_sources_and_readers_of_every_kind(processes: Processes) -> None:
+    demo = start(processes, *SMALL, "--headless")
+    address = address_of(demo)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[\w.~-]{16,}", address)
+    state = wait_state(address, all_live)
+    stars, chart, detector = state["streams"]
+    modes = sorted(each["mode"] for each in stars["consumers"])
+    assert modes == ["RATE_LIMITED", "STREAM", "STREAM"]
+    assert len(chart["consumers"]) == len(detector["consumers"]) == 1
+    assert stars["metadata"]["filter"] == "R"
+    tags = {each["tag"] for each in state["services"]}
+    assert {"service:camera:stars", "service:camera:chart", "service:driver:demo", "service:supervisor"} <= tags
+    demo.signal(signal.SIGINT)
+    assert demo.wait(30) == 0, demo.lines
+    assert leftovers(demo) == []
+
+
+def test_the_cameras_speed_is_a_command_away(processes: Processes) -> None:
+    demo = start(processes, *SMALL, "--headless")
+    address = address_of(demo)
+    wait_state(address, all_live)
+    url, _, token = address.partition("#token=")
+    body = json.dumps({"tag": "service:camera:stars", "key": "set:rate", "value": 20}).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}api/command", body, headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert json.load(answer)["echo"]["key"] == "set:rate"
+    wait_state(address, lambda state: state["streams"][0]["frames_per_s"] < 40)
+
+
+def test_two_demos_run_beside_each_other(processes: Processes) -> None:
+    first, second = (start(processes, *SMALL, "--headless") for _ in range(2))
+    addresses = [address_of(first), address_of(second)]
+    assert addresses[0] != addresses[1]
+    for address in addresses:
+        wait_state(address, all_live)
+    first.signal(signal.SIGINT)
+    assert first.wait(30) == 0
+    assert all_live(state_of(addresses[1]))
+
+
+@pytest.mark.requires("root")
+def test_in_64_mib_of_shared_memory_it_makes_smaller_rings(processes: Processes) -> None:
+    demo = processes.start("-m", "framepool", "demo", "--headless", "--json", "--seconds=4", prefix=small_shm("64m"))
+    assert "64 MiB are free in /dev/shm: rings are smaller" in demo.wait_line("framepool demo: ", 60)
+    address_of(demo)
+    assert demo.wait(90) == 0, demo.lines
+    total = objects(demo.lines)[-1]
+    assert total["published"] > 0
+    assert total["read"] > 0
+
+
+@pytest.mark.requires("root")
+def test_without_shared_memory_to_speak_of_it_moves_and_warns(processes: Processes, tmp_path: Path) -> None:
+    demo = processes.start(
+        "-m", "framepool", "demo", "--headless", "--json", "--seconds=3", *SMALL[:2],
+        env={"TMPDIR": str(tmp_path)},
+        prefix=small_shm("8m"),
+    )  # fmt: skip
+    assert f"going to {tmp_path}" in demo.wait_line("framepool demo: ", 60)
+    assert demo.wait(90) == 0, demo.lines
+    assert objects(demo.lines)[-1]["read"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.requires("root")
+def test_where_there_is_no_room_at_all_it_says_so_in_one_line(processes: Processes, tmp_path: Path) -> None:
+    mount = f'mount --make-rprivate / && mount -t tmpfs -o size=4m none {tmp_path} && exec "$@"'
+    demo = processes.start(
+        "-m", "framepool", "demo", "--headless",
+        env={"TMPDIR": str(tmp_path)},
+        prefix=(*small_shm("8m"), "unshare", "-m", "sh", "-c", mount, "sh"),
+    )  # fmt: skip
+    assert demo.wait(60) == 1
+    assert len(demo.lines) == 1
+    assert "too little" in demo.lines[0]
+
+
+def test_the_largest_plan_that_fits_is_chosen() -> None:
+    asked = next(iter(plans(1024, 768)))
+    assert fitting(1024, 768, 10 * 2**30) == asked
+    sizes = [plan.bytes for plan in plans(1024, 768)]
+    assert sizes == sorted(sizes, reverse=True)
+    for free in (2**30, 200 * 2**20, 64 * 2**20, 40 * 2**20):
+        plan = fitting(1024, 768, free)
+        assert plan is not None
+        assert plan.bytes <= free
+    assert fitting(1024, 768, 2**20) is None

@@ -36,6 +36,7 @@ app.command("framepool.cli.stream:consume", name="consume", help="Read the frame
 app.command("framepool.cli.record:record", name="record", help="Record streams, every frame or a row why not.")
 app.command("framepool.cli.replay:replay", name="replay", help="Publish the frames of a recording again.")
 app.command("framepool.cli.recordings:recordings", name="recordings", help="List, verify and export recordings.")
+app.command("framepool.cli.spark:spark", name="spark", help="Jobs on recordings: statistics, quality, reports.")
 app.command("framepool.cli.limiter:limiter", name="limiter", help="Republish a stream at a lower rate, for displays.")
 app.command("framepool.cli.services:services", name="services", help="List the services, their state and age.")
 app.command("framepool.cli.ctl:ctl", name="ctl", help="Send a command to a service and wait for its echo.")

@@ -31,7 +31,7 @@ from framepool.client.consumer import Consumer
 from framepool.errors import FrameOverwritten, FramepoolError
 
 CONSOLE_MODULES = ("starlette", "uvicorn", "websockets")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def demo(
@@ -206,7 +206,9 @@ class Reader:
         """What was not read, by cause."""
         counts = self._consumer.counts
         counts["gap"] += self._unheard
-        return Counter({name: count for name, count in counts.items() if name not in {"received", "resyncs", "repeated"}})
+        return Counter(
+            {name: count for name, count in counts.items() if name not in {"received", "resyncs", "repeated"}}
+        )
 
     def run(self, seconds: float) -> dict[str, float]:
         """Reads for so long and says what came of it."""

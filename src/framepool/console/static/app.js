@@ -2,9 +2,10 @@
 
 import { sparkline } from "./charts.js";
 import { Detail } from "./detail.js";
-import { el, text } from "./dom.js";
+import { text } from "./dom.js";
 import { Events } from "./events.js";
 import { bytes, count, duration, rate } from "./format.js";
+import { decode } from "./picture.js";
 import { Services } from "./services.js";
 import { Connection } from "./socket.js";
 import { Store } from "./store.js";
@@ -119,10 +120,10 @@ connection.addEventListener("state", ({ detail }) => {
   update();
 });
 connection.addEventListener("picture", ({ detail }) => {
-  const stream = JSON.parse(new TextDecoder().decode(new Uint8Array(detail, 4, new DataView(detail).getUint32(0, true)))).stream;
+  const picture = decode(detail);
   requestAnimationFrame(() => {
-    view.draw?.(detail);
-    connection.drawn(stream);
+    view.draw?.(picture);
+    connection.drawn(picture.stream);
   });
 });
 

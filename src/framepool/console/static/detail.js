@@ -57,8 +57,8 @@ export class Detail {
     return this.viewer.wish();
   }
 
-  draw(buffer) {
-    this.viewer.take(buffer);
+  draw(picture) {
+    this.viewer.take(picture);
   }
 
   update() {

@@ -3,7 +3,7 @@
 import { sparkline } from "./charts.js";
 import { el, keyed, text } from "./dom.js";
 import { bytes, count, duration, rate } from "./format.js";
-import { decode, eased, limits, measure, paint, place } from "./picture.js";
+import { eased, limits, measure, paint, place } from "./picture.js";
 import { MANY } from "./store.js";
 
 const THUMBNAIL = 224;
@@ -28,7 +28,7 @@ export class Streams {
   #look;
 
   /** `look` has the colour map and scale that thumbnails are drawn with. */
-  constructor(store, { onopen, onwatch, look }) {
+  constructor(store, { onwatch, look }) {
     this.#store = store;
     this.#onwatch = onwatch;
     this.#look = look;
@@ -43,7 +43,6 @@ export class Streams {
       this.grid,
       this.empty,
     );
-    this.onopen = onopen;
     this.search.addEventListener("input", () => this.update());
     this.sort.addEventListener("change", () => this.update());
     this.grid.addEventListener("keydown", (event) => this.#walk(event));
@@ -67,10 +66,9 @@ export class Streams {
   }
 
   /** Draws a picture onto its card. */
-  draw(buffer) {
-    const picture = decode(buffer);
+  draw(picture) {
     const card = this.#cards.get(picture.stream);
-    if (!card) return picture;
+    if (!card) return;
     const { map, scale, stretch } = this.#look();
     const now = limits(picture, measure(picture), stretch === "manual" ? "auto" : stretch, null);
     const smooth = stretch === "full" ? now : eased(this.#limits.get(picture.stream), now);
@@ -78,7 +76,6 @@ export class Streams {
     place(card.canvas, paint(picture, smooth, map, scale));
     card.canvas.dataset.seq = picture.seq;
     card.element.classList.add("pictured");
-    return picture;
   }
 
   #make(stream) {

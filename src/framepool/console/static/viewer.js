@@ -3,7 +3,7 @@
 import { NAMES, SCALES } from "./colours.js";
 import { colour, el, text } from "./dom.js";
 import { value as readable } from "./format.js";
-import { BINS, decode, eased, fit, limits, measure, paint } from "./picture.js";
+import { BINS, eased, fit, limits, measure, paint } from "./picture.js";
 
 const LARGEST = 1024;
 const SMALLEST_SPAN = 8;
@@ -70,8 +70,7 @@ export class Viewer {
     return { [this.#id]: this.#region ? { size, region: whole(this.#region) } : { size } };
   }
 
-  take(buffer) {
-    const picture = decode(buffer);
+  take(picture) {
     if (picture.stream !== this.#id || this.paused) return;
     this.#picture = picture;
     this.#measured = measure(picture);
