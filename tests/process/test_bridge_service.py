@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import framepool as fp
+from framepool.bridge.mapping import SenderMapping
 from framepool.cli import bridge as cli
 from framepool.config import MappingConfig
 from framepool.errors import CommandRefused, ConfigurationError, FramepoolError
@@ -206,3 +207,23 @@ def test_command_line_says_what_is_wrong_with_a_file(hosts: Both) -> None:
     for command in (cli.run, cli.status):
         with pytest.raises(ConfigurationError, match=r"\[bridge\]"):
             command(config=path)
+
+
+@pytest.mark.clause("B-2.3-01")
+def test_mapping_that_fails_is_begun_anew_and_in_nobodys_way(hosts: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = hosts
+    sender, _ = bridged(hosts, mapping(), mapping(10_001, 50_001))
+    monkeypatch.setattr("framepool.bridge.service.RETRY_NS", 0)
+    camera, eye = here.pool.producer(SOURCE), there.pool.consumer(DEST)
+    other, other_eye = here.pool.producer(10_001), there.pool.consumer(50_001)
+    joined(camera, eye)
+    joined(other, other_eye)
+    entry = sender._service._entries[str(SOURCE)]
+    broken = entry.mapping
+    assert isinstance(broken, SenderMapping)
+    monkeypatch.setattr(broken._chunks, "_writer", None)
+    carried(other, other_eye)
+    joined(camera, eye)
+    carried(camera, eye)
+    assert entry.mapping is not broken
+    assert sender.statistics()["counts"]["mappings failed"] == 1

@@ -62,7 +62,7 @@ class Voice:
         self._outbox.put(data)
 
     def turn(self) -> int:
-        """Sends what waited; raises `MediaDriverLost`."""
+        """Sends what waited, once there is a media driver again."""
         if self._outbox.lost is not None and self._client.connected and not self._client.rejoining:
             self._outbox.lost = None
         return self._outbox.flush()
@@ -222,7 +222,13 @@ class IncomingLink:
                 self.counts["unmapped messages"] += 1
                 if self.counts["unmapped messages"].bit_count() == 1:
                     log.warning("%s of stream %d, which is not mapped here", type(message).__name__, stream_id)
-            else:
+                return
+            try:
                 hand_over(mapping, message)
+            except MediaDriverLost:
+                raise
+            except Exception:  # one mapping's trouble is not the others'
+                self.counts["failed messages"] += 1
+                log.exception("%s of stream %d", type(message).__name__, stream_id)
 
         return handle

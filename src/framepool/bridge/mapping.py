@@ -240,7 +240,6 @@ class ReceiverMapping:
         self._link = link
         self._announced_ns: int | None = None
         self._mismatch = ""
-        self._destination = Destination(pool, config, descriptors, ids=bridge.destinations, taken=taken)
         ids, channels = pool.config.stream_ids, pool.config.channels
         self._metadata = voices(channels.metadata, ids.metadata)
         self._control: Voice | None = None
@@ -249,6 +248,7 @@ class ReceiverMapping:
         self._qos = self._control
         if config.dest_qos_stream_id:
             self._qos = voices(channels.qos, config.dest_qos_stream_id)
+        self._destination = Destination(pool, config, descriptors, ids=bridge.destinations, taken=taken)
         link.add(config.source_stream_id, self)
 
     @property

@@ -7,6 +7,7 @@ it. Everything happens on the thread that turns the bridge; whoever is on anothe
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import Counter
@@ -19,11 +20,17 @@ import msgspec
 from framepool.bridge.link import IncomingLink, OutgoingLink, Voice
 from framepool.bridge.mapping import Mapping, ReceiverMapping, SenderMapping, key_of
 from framepool.client.pool import Pool
+from framepool.clock import NANOS_PER_SECOND
 from framepool.config import BridgeConfig, MappingConfig, check_bridge, direction
 from framepool.errors import CommandRefused, ConfigurationError, FramepoolError, MediaDriverLost
 from framepool.service import Service, ServiceState, command
 from framepool.transport import channel
 from framepool.transport.aeron import Publication
+
+log = logging.getLogger(__name__)
+
+RETRY_NS = 5 * NANOS_PER_SECOND
+"""After so long a mapping that failed is begun anew."""
 
 
 class Entry:
@@ -33,6 +40,10 @@ class Entry:
         self.config = config
         self.paused = False
         self.mapping: Mapping | None = None
+        self.failure = ""
+        """Why it is not running although it should be."""
+        self.due_ns = 0
+        """When it is tried again."""
 
 
 class BridgeService(Service):
@@ -169,9 +180,27 @@ class BridgeService(Service):
                 if link.control.newly_heard():
                     self._repeat(name)
             work += sum(link.turn(self.clock.monotonic_ns()) for link in self._incoming.values())
-            return work + sum(entry.mapping.turn() for entry in self._entries.values() if entry.mapping is not None)
+            return work + sum(self._turn(entry) for entry in self._entries.values())
         except MediaDriverLost:  # the pool's control plane waits for it
             return 0
+
+    def _turn(self, entry: Entry) -> int:
+        """Turns one mapping. One that fails is begun anew after a while, and is in no other's way (Bridge 2.3)."""
+        try:
+            if entry.mapping is not None:
+                return entry.mapping.turn()
+            if not entry.paused and self.clock.monotonic_ns() >= entry.due_ns:
+                self._start(entry)
+                entry.failure = ""
+        except MediaDriverLost:
+            raise
+        except Exception as error:
+            log.exception("mapping %s failed", key_of(entry.config))
+            self.counts["mappings failed"] += 1
+            self._end(entry)
+            entry.failure = f"{type(error).__name__}: {error}"
+            entry.due_ns = self.clock.monotonic_ns() + RETRY_NS
+        return 0
 
     def on_close(self) -> None:
         for entry in self._entries.values():
@@ -277,6 +306,6 @@ class BridgeService(Service):
             "link": config.link,
             "source_stream_id": config.source_stream_id,
             "dest_stream_id": config.dest_stream_id,
-            "state": "paused" if mapping is None else mapping.state,
-            **({} if mapping is None else mapping.statistics()),
+            "state": mapping.state if mapping is not None else "failed" if entry.failure else "paused",
+            **({"refusal": entry.failure} if mapping is None else mapping.statistics()),
         }
