@@ -16,8 +16,8 @@ from tests.support.processes import Process
 STREAMS = 1_000
 FIRST = 10_000
 PERIOD_MS = 1_000
-EXPIRY_S = 3.0
-"""Three periods (Discovery 6.2)."""
+HEARD_MS = 2 * PERIOD_MS
+"""What registries take for the period: a driver that gets no processor for a while keeps its streams."""
 NAMED = (FIRST + 1, FIRST + 2)
 """Streams of each host that have a producer, a name and tags."""
 PATIENCE = 120.0
@@ -103,7 +103,7 @@ class Fleet:
                 "driver_instance_id": f"{each.name}/driver",
                 "host": each.name,
                 "channel": f"aeron:udp?endpoint={host.address}:{SOURCE + number}|control={each.address}:{CONTROL}",
-                "announce_period_ms": PERIOD_MS,
+                "announce_period_ms": HEARD_MS,
             }
             for number, each in enumerate(self.hosts)
         ]

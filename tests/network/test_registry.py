@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,13 +44,17 @@ def test_a_query_finds_the_streams_of_all_hosts_by_every_filter(fleet: Fleet) ->
     assert hosts_of(tagged) == everywhere
     assert {each["stream_id"] for each in tagged} == set(NAMED)
 
-    (odd,) = client.find(tags=["row:1", "host:host-2"])
+    (odd,), _ = client.wait_until(bool, tags=["row:1", "host:host-2"])
     assert (odd["name"], odd["tags"]) == (f"camera {NAMED[0]} of host-2", ["host:host-2", "lab", "row:1"])
-    assert client.find(name=odd["name"]) == [odd]
+    alone: list[dict[str, Any]] = [
+        {"name": odd["name"]},
+        {"producer_id": odd["producer_id"]},
+        {"tags": ["host:host-2"], "stream_id": NAMED[0]},
+    ]
+    for query in alone:
+        client.wait_until(lambda found: found == [odd], **query)
+    client.wait_until(lambda found: len(found) == 3, data_source_id=NAMED[1])
     assert client.find(name=odd["name"].upper()) == []
-    assert client.find(producer_id=odd["producer_id"]) == [odd]
-    assert len(client.find(data_source_id=NAMED[1])) == 3
-    assert client.find(tags=["host:host-2"], stream_id=NAMED[0]) == [odd]
     assert client.find(stream_id=LAST + 1) == []
 
 
@@ -61,13 +66,14 @@ def test_a_stream_of_another_host_is_not_attached_to(fleet: Fleet) -> None:
 @pytest.mark.timeout(300)
 def test_the_streams_of_a_killed_driver_expire_and_come_back_with_higher_epochs(fleet: Fleet) -> None:
     host = fleet.hosts[1]
-    before = {each["stream_id"]: each["epoch"] for each in fleet.client.find(tags=["host:host-2", "lab"])}
-    before |= {each["stream_id"]: each["epoch"] for each in fleet.client.find(stream_id=LAST, tags=["host:host-2"])}
-    assert set(before) == {*NAMED, LAST}
+    before = {}
+    for stream_id in (*NAMED, LAST):
+        (found,), _ = fleet.client.wait_until(bool, stream_id=stream_id, tags=["host:host-2"])
+        before[stream_id] = found["epoch"]
     fleet.drivers[host.name].kill()
     others = {each.name for each in fleet.hosts if each is not host}
-    fleet.client.wait_until(lambda found: hosts_of(found) == others, stream_id=LAST)
-    assert fleet.client.find(tags=["host:host-2"]) == []
+    for stream_id in before:
+        fleet.client.wait_until(lambda found: hosts_of(found) == others, stream_id=stream_id)
     fleet.restart_driver(host)
     for stream_id, epoch in before.items():
         (back,), _ = fleet.client.wait_until(
@@ -78,7 +84,7 @@ def test_the_streams_of_a_killed_driver_expire_and_come_back_with_higher_epochs(
 
 @pytest.mark.timeout(300)
 def test_a_host_that_nobody_hears_expires_and_comes_back_as_it_was(fleet: Fleet) -> None:
-    (before,) = fleet.client.find(stream_id=LAST, tags=["host:host-1"])
+    (before,), _ = fleet.client.wait_until(bool, stream_id=LAST, tags=["host:host-1"])
     fleet.hosts.partition(fleet.hosts[0], fleet.hosts[1])
     fleet.hosts.partition(fleet.hosts[0], fleet.hosts[2])
     fleet.client.wait_until(lambda found: hosts_of(found) == {"host-2", "host-3"}, stream_id=LAST)
