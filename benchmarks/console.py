@@ -120,7 +120,7 @@ class BrowserPage:
     def open(self) -> None:
         self._page.goto(self._url)
         self._page.wait_for_function(
-            f"document.querySelectorAll('.card.pictured').length === {len(STREAMS)}", timeout=60_000
+            f"() => document.querySelectorAll('.card.pictured').length === {len(STREAMS)}", timeout=60_000
         )
         self.pictures += len(STREAMS)
 

@@ -35,8 +35,8 @@ from framepool.service import Parameter, Service
 PR_SET_PDEATHSIG = 1
 CHART_HZ, NOISE_HZ = 30.0, 4.0
 ROWS_AT_ONCE = 32
-SLOW_S = 0.15
-"""What the slow reader takes for a frame."""
+NAP_EVERY_S, NAP_S = 6.0, 0.5
+"""How often the dreamy reader falls asleep, and for how long."""
 LIMITED_HZ = 10
 
 
@@ -103,13 +103,17 @@ def sources(base: str, /, *, chart: str, noise: str) -> None:
 
 
 def read_out(detector: Producer, scene: Noise, asked: Asked) -> None:
-    """Fills each frame a few rows at a time and tells of it, until the demo ends."""
+    """Fills each frame a few rows at a time and tells of it, until the demo ends.
+
+    Frames have the time of their last row, so that latency begins when there is something to wait for.
+    """
     number = 0
     rows = scene.shape[0]
     pause = 1 / NOISE_HZ / max(1, rows // ROWS_AT_ONCE)
     while not asked.is_set():
+        whole_ns = time.monotonic_ns() + round(1e9 * pause * (rows // ROWS_AT_ONCE))
         try:
-            with detector.claim(scene.shape, scene.dtype, progress="rows") as slot:
+            with detector.claim(scene.shape, scene.dtype, progress="rows", timestamp_ns=whole_ns) as slot:
                 for first in range(0, rows, ROWS_AT_ONCE):
                     last = min(rows, first + ROWS_AT_ONCE)
                     slot.array[first:last] = scene.rows(number, first, last)
@@ -122,17 +126,18 @@ def read_out(detector: Producer, scene: Noise, asked: Asked) -> None:
 
 
 def readers(base: str, /) -> None:
-    """Readers of different speeds: one too slow, one that takes a few frames, one that sees them while they come."""
+    """Readers of different speeds: one that falls asleep, one that takes a few frames, one that takes all, and one that
+    sees frames while they come."""
     end_with_parent()
     with stop_asked() as asked, framepool.connect(configuration(base)) as pool:
         with (
-            pool.consumer(STARS) as slow,
+            pool.consumer(STARS) as dreamy,
             pool.consumer(STARS, max_rate_hz=LIMITED_HZ) as limited,
             pool.consumer(CHART) as steady,
             pool.consumer(NOISE, progress=True) as eager,
         ):
             jobs: list[tuple[Callable[[Consumer], object], Consumer]] = [
-                (dawdle, slow),
+                (dream, dreamy),
                 (take, limited),
                 (take, steady),
                 (take_parts, eager),
@@ -145,12 +150,12 @@ def readers(base: str, /) -> None:
                 thread.join(2)
 
 
-def dawdle(consumer: Consumer) -> None:
-    """Takes long over every frame, and loses most."""
-    for frame in consumer.poll(1):
-        with contextlib.suppress(FrameOverwritten):
-            frame.copy()
-        time.sleep(SLOW_S)
+def dream(consumer: Consumer) -> None:
+    """Takes what comes, but sleeps now and then, and loses what was overwritten meanwhile."""
+    end = time.monotonic() + NAP_EVERY_S
+    while time.monotonic() < end and not consumer.closed:
+        take(consumer)
+    time.sleep(NAP_S)
 
 
 def take(consumer: Consumer) -> None:

@@ -54,7 +54,7 @@ export function limits(picture, measured, stretch, manual) {
   if (stretch === "full" && LARGEST[picture.type]) return [0, LARGEST[picture.type]];
   if (stretch === "minmax" || stretch === "full") return [measured.least, measured.most];
   const low = quantile(measured, 0.005);
-  const high = quantile(measured, 0.997);
+  const high = quantile(measured, 0.9985);
   return high > low ? [low, high] : [measured.least, measured.most];
 }
 

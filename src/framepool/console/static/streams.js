@@ -6,7 +6,7 @@ import { bytes, count, duration, rate } from "./format.js";
 import { eased, limits, measure, paint, place } from "./picture.js";
 import { MANY } from "./store.js";
 
-const THUMBNAIL = 224;
+const THUMBNAIL = 256;
 
 const SORTS = {
   id: (stream) => stream.id,

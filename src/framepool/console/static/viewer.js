@@ -52,7 +52,7 @@ export class Viewer {
         el("span", { class: "group" },
           el("button", { type: "button", "aria-label": "Zoom in", title: "+", onclick: zoomed(0.5) }, "+"),
           el("button", { type: "button", "aria-label": "Zoom out", title: "−", onclick: zoomed(2) }, "−"),
-          el("button", { type: "button", title: "0", onclick: () => this.reset() }, "Whole"),
+          el("button", { type: "button", title: "0", onclick: () => this.reset() }, "Fit"),
         ),
         el("label", {}, "colours ", this.map),
         el("label", {}, "scale ", this.scale),
