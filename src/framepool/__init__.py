@@ -72,8 +72,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'framepool' has no attribute {name!r}")
 
 
-def connect(config: Config | None = None) -> Pool:
+def connect(config: Config | None = None, *, timeout: float | None = None) -> Pool:
     """Connects to a running driver. Without a configuration the defaults apply, with what the environment overrides.
+
+    Waits for a media driver up to `timeout` seconds, by default `aeron.driver_timeout`; `TransportTimeout` if none comes.
 
     >>> with fp.connect() as other:                         # `framepool driver` runs, here or in another terminal
     ...     [stream.name for stream in other.discover()]
@@ -82,7 +84,7 @@ def connect(config: Config | None = None) -> Pool:
     from framepool.client.pool import Pool
     from framepool.config import load
 
-    return Pool(load() if config is None else config, open_source=_open_source)
+    return Pool(load() if config is None else config, open_source=_open_source, timeout=timeout)
 
 
 def serve(config: Config | None = None) -> Pool:

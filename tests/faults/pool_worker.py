@@ -164,7 +164,7 @@ def main(config: str, journal_path: str, name: str, role: str, period: str, *str
 
     threading.Thread(target=listen, daemon=True).start()
     logging.basicConfig(level=logging.INFO)  # on standard error: read when a test fails
-    with fp.connect(load(config)) as pool, Journal(journal_path, name) as journal:
+    with fp.connect(load(config), timeout=PATIENCE) as pool, Journal(journal_path, name) as journal:
         members: list[Camera | Eye] = []
         for stream in map(int, streams):
             if role == "produce":

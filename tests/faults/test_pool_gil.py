@@ -14,8 +14,10 @@ from framepool.transport.settings import AeronSettings
 from tests.support.processes import Processes
 
 STREAM = 10_000
-HOLD = 4
+HELD = 10
 """Seconds that the interpreter's lock is held: longer than the lease lives."""
+STOPPED = 4
+"""Seconds that a process is stopped: longer than the lease lives, and no more."""
 
 WORKER = """
 import ctypes, json, sys, time
@@ -52,7 +54,7 @@ def run(processes: Processes, base_dir: Path, hold: int, *, stop: bool) -> dict[
         worker.wait_line("ready")
         if stop:
             worker.signal(signal.SIGSTOP)
-            time.sleep(HOLD)
+            time.sleep(STOPPED)
             worker.signal(signal.SIGCONT)
         worker.say("go")
         told: dict[str, object] = json.loads(worker.wait_line("{", 60))
@@ -61,7 +63,7 @@ def run(processes: Processes, base_dir: Path, hold: int, *, stop: bool) -> dict[
 
 
 def test_producer_that_holds_the_interpreter_keeps_lease_and_epoch(processes: Processes, base_dir: Path) -> None:
-    told = run(processes, base_dir, HOLD, stop=False)
+    told = run(processes, base_dir, HELD, stop=False)
     assert told["lost"] == 0
     seq, identity = told["before"]  # type: ignore[misc]
     assert told["after"] == [seq + 1, identity]

@@ -126,7 +126,9 @@ cdef class Drain:
     cdef fp_drain_t *c
     cdef readonly Subscription subscription
     cdef readonly bint closed
+    cdef readonly uint64_t joins
     cpdef close(self)
     cdef int check(self) except -1
+    cdef uint64_t queued(self) noexcept
     cdef uint64_t fill(self) noexcept
     cdef Py_ssize_t take_records(self, uint8_t *records, size_t most, Py_ssize_t limit) except -1

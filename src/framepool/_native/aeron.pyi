@@ -179,6 +179,7 @@ class Subscription(Child):
 
 @final
 class Drain:
+    joins: int
     @property
     def subscription(self) -> Subscription: ...
     @property

@@ -227,7 +227,9 @@ cdef class Subscription(Child):
         return drain
 
     cdef int start_drain(self) except -1:
-        cdef int error = fp_drain_start(self.drained, <aeron_subscription_t *>self.resource, self.client.report)
+        cdef int error
+        (<Drain>self.drainer).joins += 1
+        error = fp_drain_start(self.drained, <aeron_subscription_t *>self.resource, self.client.report)
         if error:
             raise TransportError(f"cannot start the drain's thread: {strerror(error).decode()}")
         return 0
@@ -336,17 +338,20 @@ cdef class Drain:
         self.subscription.client.check()
         return 0
 
-    cdef uint64_t fill(self) noexcept:
-        """How many messages can be taken; where there are none, looks for some first."""
+    cdef uint64_t queued(self) noexcept:
+        """How many messages can be taken."""
         cdef uint64_t count
         fp_drain_lock(self.c)
         count = self.c.head - self.c.tail
         fp_drain_unlock(self.c)
+        return count
+
+    cdef uint64_t fill(self) noexcept:
+        """How many messages can be taken; where there are none, looks for some first."""
+        cdef uint64_t count = self.queued()
         if count == 0:
             fp_drain_turn_by_reader(self.c)
-            fp_drain_lock(self.c)
-            count = self.c.head - self.c.tail
-            fp_drain_unlock(self.c)
+            count = self.queued()
         return count
 
     def take(self, Py_ssize_t limit=256):

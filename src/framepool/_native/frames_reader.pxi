@@ -164,13 +164,15 @@ cdef class FrameReader(UnderLease):
 
     Frames are of `kind`, and given `lookup` and `late`; `ages`, if there is one, counts how old they are.
 
-    Each descriptor is counted once: as `received`, `late`, in `invalid()`, as `skipped`, `other_stream`,
+    Each descriptor is counted once: as `received`, `late`, in `invalid()`, as `skipped`, `repeated`, `other_stream`,
     `other_epoch`, `unmapped`, `unsupported` or as a regression. `gap` counts the frames that no descriptor told of.
     Within an epoch, received + late + invalid + skipped + gap is what the producer published from the first frame
     heard of to the last. The counts go on over `remap`.
 
     A sequence that goes back (decisions.md #21) stops the reader: `regressed` names it and nothing more is taken
-    until `remap`. After a gap of more than `max_gap` only the newest is handed over (Wire 15.4); None: never.
+    until `remap`. Whoever joins a stream again may hear its last messages again, and that is no regression: then
+    frames that were told of before are passed over, until a later one comes or as many of them are in their slots as
+    there are slots. After a gap of more than `max_gap` only the newest is handed over (Wire 15.4); None: never.
 
     With `ledger`, `drops()` names each frame that was told of and not handed over.
     """
@@ -190,6 +192,9 @@ cdef class FrameReader(UnderLease):
     cdef uint64_t stopped_at
     cdef uint64_t max_gap_
     cdef uint64_t missing
+    cdef uint64_t joins
+    cdef uint64_t before_join
+    cdef uint64_t may_repeat
     cdef uint8_t *at
     cdef uint8_t *end
     cdef Py_ssize_t budget
@@ -200,6 +205,7 @@ cdef class FrameReader(UnderLease):
     cdef readonly uint64_t gap
     cdef readonly uint64_t late
     cdef readonly uint64_t skipped
+    cdef readonly uint64_t repeated
     cdef readonly uint64_t other_stream
     cdef readonly uint64_t other_epoch
     cdef readonly uint64_t unmapped
@@ -220,6 +226,7 @@ cdef class FrameReader(UnderLease):
         self.late_ = late
         self.ages = ages
         self.drain = drain
+        self.joins = drain.joins
         self.stream_id = stream_id
         self.max_gap_ = <uint64_t>-1
         self.at = self.end = self.records
@@ -232,6 +239,7 @@ cdef class FrameReader(UnderLease):
         self.epoch = epoch
         self.begun = False
         self.stopped = False
+        self.may_repeat = 0
 
     @property
     def max_gap(self):
@@ -315,6 +323,7 @@ cdef class FrameReader(UnderLease):
             "gap": self.gap,
             "late": self.late,
             "skipped": self.skipped,
+            "repeated": self.repeated,
             "invalid": sum(self.invalid().values()),
             "other_stream": self.other_stream,
             "other_epoch": self.other_epoch,
@@ -329,12 +338,31 @@ cdef class FrameReader(UnderLease):
         self.budget = <Py_ssize_t>self.drain.c.capacity + BATCH
         self.seen = 0
         self.now = 0
+        if self.joins != self.drain.joins:
+            self.join()
+
+    cdef void join(self) noexcept:
+        """The drain joined its stream again: what is queued now may be from before, what comes behind it is not."""
+        self.joins = self.drain.joins
+        if self.begun:
+            self.before_join = self.drain.queued() + <uint64_t>(self.end - self.at) // RECORD_BYTES
+            self.may_repeat = <uint64_t>self.ring.mask + 1
+
+    cdef bint is_repeated(self, uint64_t seq) noexcept:
+        """Whether a frame that was told of before is told of again. Of those whose slots hold newer frames there is no
+        end, and no harm; of the others there are as many as slots, and the next one is a producer that goes back."""
+        if self.may_repeat == 0:
+            return False
+        if self.ring.unchanged(seq):
+            self.may_repeat -= 1
+        return True
 
     cdef bint advance(self, Descriptor *found, Py_ssize_t wanted) except -1:
         """The next descriptor of our epoch, in sequence and accounted for up to its own fate; False if there is
         none. It asks the drain for no more than `wanted`, so that nothing is left here while others wait there."""
         cdef Py_ssize_t count
         cdef uint8_t *record
+        cdef bint early
         while not self.stopped:
             if self.at == self.end:
                 if self.budget <= 0:
@@ -348,17 +376,25 @@ cdef class FrameReader(UnderLease):
             record = self.at
             self.at += RECORD_BYTES
             self.seen += 1
+            early = self.before_join > 0
+            if early:
+                self.before_join -= 1
             if not self.is_ours(record, found):
                 continue
             self.missing = 0
             if self.begun:
                 if found.seq <= self.last_seq:
+                    if self.is_repeated(found.seq):
+                        self.repeated += 1
+                        continue
                     self.regressions += 1
                     self.stopped = True
                     self.stopped_at = found.seq
                     return False
                 self.missing = found.seq - self.last_seq - 1
                 self.gap += self.missing
+            if not early:
+                self.may_repeat = 0
             self.begun = True
             self.last_seq = found.seq
             return True

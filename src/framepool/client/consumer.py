@@ -38,7 +38,7 @@ from framepool.wire._generated.control_900 import FrameProgress, Mode
 from framepool.wire.attributes import Metadata
 
 MAX_OUTSTANDING_SEQ_GAP = 256
-NOT_OF_THIS_EPOCH = frozenset({"other epoch", "unmapped", "unsupported", "resyncs"})
+NOT_OF_THIS_EPOCH = frozenset({"other epoch", "unmapped", "unsupported", "resyncs", "repeated"})
 QUEUED = 4096
 """Frames that come another way than through shared memory and are taken at once, at the most."""
 GLANCE = 0.002
@@ -668,5 +668,6 @@ def _counted(frames: FrameReader[Frame]) -> dict[str, int]:
         "unmapped": frames.unmapped,
         "unsupported": frames.unsupported,
         "resyncs": frames.resyncs,
+        "repeated": frames.repeated,
         **{f"invalid {reason.name}": count for reason, count in frames.invalid().items()},
     }

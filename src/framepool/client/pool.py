@@ -72,6 +72,7 @@ class Pool:
         clock: Clock | None = None,
         owned: contextlib.ExitStack | None = None,
         open_source: OpenSource | None = None,
+        timeout: float | None = None,
     ) -> None:
         """`open_source` brings payloads another way than through shared memory, to consumers that need it."""
         self.config = config
@@ -82,7 +83,8 @@ class Pool:
             if owned is not None:
                 undo.push(owned)
             self._allowed = AllowedDirectories(filter(None, (config.driver.shm_base_dir, config.driver.hugepages_dir)))
-            self._client = undo.enter_context(Client.connect(config.aeron, name="framepool client"))
+            client = Client.connect(config.aeron, name="framepool client", timeout=timeout)
+            self._client = undo.enter_context(client)
             self._plane = ControlPlane(self._client, self._clock, config.stream_ids, config.channels)
             undo.enter_context(Runner(self._plane, idle=Sleeping()).start())
             self._open = undo.pop_all()
