@@ -5,7 +5,8 @@ The rules that make it safe:
 
 * The interpreter's lock is held in every call that touches a C object of a client (add, offer, poll, close), so two
   Python threads never meet inside one. It is released only where nothing shared is touched: while connecting, while
-  the conductor thread is joined, while a drain is waited for. Two kinds of threads of our own run without it: a drain
+  the conductor thread is joined, while a drain is waited for; and by whoever holds a publication or a subscription
+  (`Child.hold`), which is not freed before it is let go again. Two kinds of threads of our own run without it: a drain
   polls its subscription, which nobody else does meanwhile, and heartbeats are offered on shared publications, which
   Aeron allows at any time. Both have let go of the C object before it is freed.
 * The C client frees its children when it closes. So a client knows its children, takes their pointers away first and
