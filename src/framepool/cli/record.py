@@ -26,7 +26,7 @@ PAUSE = 0.05
 def record(
     path: Annotated[Path, Parameter(help="A directory that is made, or a recording that is continued.")],
     /,
-    *streams: Annotated[int, Parameter(help="The ids of the streams.")],
+    *streams: Annotated[int | str, Parameter(help="The streams: their ids, or names of streams of this host.")],
     segment_bytes: Annotated[int | None, Parameter(help="A segment ends before it is longer.")] = None,
     segment_seconds: Annotated[float | None, Parameter(help="A segment ends after so long.")] = None,
     flush_interval_ms: Annotated[int | None, Parameter(help="How often frames are made durable.")] = None,
@@ -44,7 +44,7 @@ def record(
     if not streams:
         refuse("record", "name at least one stream")
     for stream in streams:
-        check("record", stream, wait=wait, count=count, seconds=seconds)
+        check("record", stream if isinstance(stream, int) else 1, wait=wait, count=count, seconds=seconds)
     given: dict[str, Any] = {
         "segment_bytes": segment_bytes,
         "segment_seconds": segment_seconds,

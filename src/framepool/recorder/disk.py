@@ -47,6 +47,7 @@ class Disk:
         direct: bool = True,
         on_flushed: Callable[[Flush], object] = lambda flush: None,
         on_ended: Callable[[Segment], object] = lambda segment: None,
+        on_refused: Callable[[], object] = lambda: None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.refusal = ""
@@ -64,6 +65,7 @@ class Disk:
         self._enough = min(WRITE_FROM, self._staging.capacity // 4)
         self._on_flushed = on_flushed
         self._on_ended = on_ended
+        self._on_refused = on_refused
         self._fd: int | None = None
         self._origin = 0
         self._retry_at_ns = 0
@@ -189,4 +191,5 @@ class Disk:
         said = error.strerror or type(error).__name__
         if self.refusal != said:
             log.error("recording to %s is stalled: %s", self._directory, said)
+            self._on_refused()
         self.refusal = said

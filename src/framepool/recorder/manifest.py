@@ -226,16 +226,14 @@ class Manifest:
             recording_id=secrets.token_hex(16), created_ns=created_ns, host=socket.gethostname(), boot_id=this_host()
         )
         for directory in (self.path, self.segments, self.path / MANIFEST):
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise RecordingError(f"{directory}: {error.strerror}") from None
+            self._make(directory)
         sync_directory(self.path.parent)
         self._put("recording.json", info, durable=True)
         return info
 
     def lock(self) -> None:
-        """Makes this process the one that writes, or raises `RecordingInUse`."""
+        """Makes this process the one that writes, or raises `RecordingInUse`; the directory is made if need be."""
+        self._make(self.path)
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if not any(map(_locked, [fd] * LOCK_TRIES)):
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
@@ -297,6 +295,13 @@ class Manifest:
     def files_of(self, stem: str) -> list[Path]:
         """The files of a segment that are there."""
         return [path for path in self.segments.glob(f"{stem}.*") if path.is_file()]
+
+    @staticmethod
+    def _make(directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordingError(f"{directory}: {error.strerror}") from None
 
     def _small[T: msgspec.Struct](self, name: str, kind: type[T]) -> T | None:
         try:

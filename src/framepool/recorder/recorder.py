@@ -24,6 +24,7 @@ from framepool.agent import CompositeAgent, Runner, Sleeping, State
 from framepool.client.pool import Pool
 from framepool.clock import Clock, MonotonicClock
 from framepool.config import RecorderConfig, StreamId
+from framepool.discovery.stream import Stream
 from framepool.errors import CommandRefused, RecordingError
 from framepool.recorder.capture import Capture
 from framepool.recorder.codecs import compressor
@@ -61,10 +62,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Recorder:
     """Records streams into a directory, from now until it is closed.
 
-    `streams` are ids. Settings are those of `[recorder]` in the configuration of the pool, unless they are given here
-    by the same names (`segment_bytes=2**30`). Raises `AttachRefused` if a stream gives no lease within `timeout`
-    seconds (0 does not wait: streams are recorded once they are there), `RecordingInUse` if another recorder writes
-    there, `LibraryMissing` for a compression that is not installed.
+    `streams` are ids, names, or as `pool.discover` found them. Settings are those of `[recorder]` in the configuration
+    of the pool, unless they are given here by the same names (`segment_bytes=2**30`). Raises `AttachRefused` if a
+    stream gives no lease within `timeout` seconds (0 does not wait: streams are recorded once they are there),
+    `RecordingInUse` if another recorder writes there, `LibraryMissing` for a compression that is not installed.
 
     >>> with fp.Recorder(pool, "morning", [10_000]):
     ...     sent = camera.publish_batch([image, image + 1])
@@ -76,7 +77,7 @@ class Recorder:
         self,
         pool: Pool,
         path: str | os.PathLike[str],
-        streams: Iterable[int],
+        streams: Iterable[int | str | Stream],
         *,
         instance: str = "",
         timeout: float = 10.0,
@@ -94,11 +95,11 @@ class Recorder:
             """What was there before."""
             undo.callback(self._manifest.unlock)
             self._build(pool, self.continued, compress)
-            for stream_id in dict.fromkeys(streams):
-                self._agent.add(stream_id, timeout=timeout)
             undo.callback(self._agent.on_close)
+            for stream in streams:
+                self._agent.add(stream, timeout=timeout)
             self.service = RecorderService(self, self._agent, pool, instance)
-            self._run()
+            self._run(undo)
             undo.pop_all()
 
     @property
@@ -135,17 +136,14 @@ class Recorder:
 
     def flush(self, timeout: float = 10.0) -> int:
         """Waits until everything is durable that was recorded before the call: the ordinal it is durable up to."""
-        asked = self._agent.request(self._agent.flush)
-        wanted = 0
+        wanted: list[int] = []
 
-        def is_durable() -> bool:
-            nonlocal wanted
-            if not asked.is_set():
-                return False
-            wanted = wanted or self._log.next_ordinal
-            return self._frontier.ordinal >= wanted
+        def ask() -> None:
+            self._agent.flush()
+            wanted.append(self._log.next_ordinal)
 
-        if not self._wait(is_durable, timeout):
+        self._agent.request(ask)
+        if not self._wait(lambda: bool(wanted) and self._frontier.ordinal >= wanted[0], timeout):
             raise RecordingError(f"{self.path}: not durable within {timeout} s: {self._disk.refusal or 'no answer'}")
         return self._frontier.ordinal
 
@@ -210,16 +208,17 @@ class Recorder:
             direct=config.direct_io == "auto",
             on_flushed=self._frontier.flushed,
             on_ended=self._sealer.take,
+            on_refused=self._frontier.stalled,
         )
         self._agent = RecordingAgent(pool, self._log, self._disk, config, clock, capture, compress)
         self._agent.keep(begin.state)
 
-    def _run(self) -> None:
+    def _run(self, undo: contextlib.ExitStack) -> None:
         """Gives the agents their threads; the recorder's last, when all others are there to take from it."""
         recording = CompositeAgent(self._agent, self.service, until=self._agent)
         self._threads = [Runner(self._sealer, idle=Sleeping(0.01)), Runner(self._disk), Runner(recording)]
         for thread in self._threads:
-            thread.start()
+            undo.enter_context(thread.start())
             thread.wait_started()
 
     def _wait_done(self, timeout: float) -> bool:

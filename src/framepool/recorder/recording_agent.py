@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from framepool._native.recording import LAPPED, NO_ROOM, SEGMENT_FULL, TORN
@@ -23,6 +23,7 @@ from framepool.client.frame import Frame
 from framepool.client.pool import Pool
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import RecorderConfig
+from framepool.discovery.stream import Stream
 from framepool.recorder import format as form
 from framepool.recorder.account import AccountState, Loss, Reason, StreamAccount, Survey
 from framepool.recorder.capture import Capture, Ears
@@ -60,10 +61,14 @@ class Drop:
 class RecordedStream:
     """One stream that is recorded: its consumer, its account, and the frames at hand. A watcher of its consumer."""
 
-    def __init__(self, stream_id: int, state: AccountState | None) -> None:
-        self.stream_id = stream_id
-        self.account = StreamAccount(stream_id, state)
-        self.consumer: Consumer | None = None
+    def __init__(
+        self, pool: Pool, stream: int | str | Stream, states: Mapping[int, AccountState], timeout: float
+    ) -> None:
+        self.consumer: Consumer | None = pool.consumer(
+            stream, watcher=self, max_outstanding_seq_gap=NEVER_SKIP, timeout=timeout
+        )
+        self.stream_id = self.consumer.stream_id
+        self.account = StreamAccount(self.stream_id, states.get(self.stream_id))
         self.losses: list[Loss] = []
         """What the account said between frames."""
         self.at_hand: list[Frame | Drop] = []
@@ -75,9 +80,6 @@ class RecordedStream:
     @property
     def is_attached(self) -> bool:
         return self.consumer is not None and self.consumer.ready
-
-    def attach(self, pool: Pool, timeout: float) -> None:
-        self.consumer = pool.consumer(self.stream_id, watcher=self, max_outstanding_seq_gap=NEVER_SKIP, timeout=timeout)
 
     def detach(self) -> None:
         """Gives lease and regions back; the account hears of what was in them."""
@@ -142,12 +144,13 @@ class RecordingAgent:
         self._streams: dict[int, RecordedStream] = {}
         self._states: dict[int, AccountState] = {}
         self._owed: list[Loss] = []
-        self._requests: deque[tuple[Callable[[], object], threading.Event]] = deque()
+        self._requests: deque[Callable[[], object]] = deque()
         self._paused = False
         self._behind = False
         """Whether something found no room the last time round."""
         self._stuck = False
         self._finishing = False
+        self._unflushed = False
         self._timers = Timers(clock)
         self._timers.every(config.flush_interval_ms * NANOS_PER_MILLI, self.flush)
 
@@ -170,19 +173,19 @@ class RecordingAgent:
         """What is known of streams that were recorded before."""
         self._states = dict(states)
 
-    def request(self, action: Callable[[], object]) -> threading.Event:
-        """Has something done on the agent's own thread; the event is set once it is."""
-        done = threading.Event()
-        self._requests.append((action, done))
-        return done
+    def request(self, action: Callable[[], object]) -> None:
+        """Has something done on the agent's own thread."""
+        self._requests.append(action)
 
-    def add(self, stream_id: int, *, timeout: float = 0.0) -> None:
+    def add(self, stream: int | str | Stream, *, timeout: float = 0.0) -> None:
         """Records a stream from now on. With a timeout, it waits so long for a lease: only before it is turned."""
-        if stream_id in self._streams:
+        if stream in self._streams:
             return
-        stream = RecordedStream(stream_id, self._states.get(stream_id))
-        stream.attach(self._pool, timeout)
-        self._streams[stream_id] = stream
+        added = RecordedStream(self._pool, stream, self._states, timeout)
+        if added.stream_id in self._streams:  # by another of its names
+            added.detach()
+            return
+        self._streams[added.stream_id] = added
         self._capture.streams = frozenset(self._streams)
 
     def remove(self, stream_id: int) -> None:
@@ -203,8 +206,8 @@ class RecordingAgent:
         self._paused = paused
 
     def flush(self) -> None:
-        """Asks for everything to be durable that was recorded until now."""
-        self.log.flush(self.counts["frames"], dict(self.lost))
+        """Asks for everything to be durable that was recorded until now, as soon as there is room to ask."""
+        self._unflushed = not self.log.flush(self.counts["frames"], dict(self.lost))
 
     def roll(self) -> bool:
         """Ends the segment; False if there is no room for its end just now."""
@@ -223,9 +226,7 @@ class RecordingAgent:
             raise AgentTerminated
         done = self._hear()
         while self._requests:
-            action, event = self._requests.popleft()
-            action()
-            event.set()
+            self._requests.popleft()()
         for stream in tuple(self._streams.values()):
             taken = stream.poll()
             done += taken + self._record(stream)
@@ -236,6 +237,8 @@ class RecordingAgent:
         self._behind, self._stuck = self._stuck, False
         paid = self._pay()
         done += self._timers.poll()
+        if self._unflushed:
+            self.flush()
         if self.log.is_due:
             self.roll()
         if self._finishing and not self._streams and paid and self.roll():

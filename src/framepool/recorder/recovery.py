@@ -50,12 +50,12 @@ def take_over(manifest: Manifest) -> Continuation:
 
     Raises `RecordingInUse` while another process writes it.
     """
-    if not manifest.exists():
-        if manifest.path.exists() and any(manifest.path.iterdir()):
-            raise RecordingError(f"{manifest.path} has other things in it: name a new directory or a recording")
-        manifest.create(time.time_ns())
+    if not manifest.exists() and manifest.path.exists() and {each.name for each in manifest.path.iterdir()} - {"lock"}:
+        raise RecordingError(f"{manifest.path} has other things in it: name a new directory or a recording")
     manifest.lock()
     try:
+        if not manifest.exists():
+            manifest.create(time.time_ns())
         return recover(manifest)
     except BaseException:
         manifest.unlock()

@@ -72,6 +72,11 @@ class Frontier:
             self._open.pop(number, None)
             self._tell(Activity.RECORDING)
 
+    def stalled(self) -> None:
+        """The disk takes nothing: tells so, as far as it takes that."""
+        with self._turn:
+            self._tell(Activity.STALLED)
+
     def tell(self, activity: Activity, frames: int, lost: dict[Reason, int]) -> None:
         """Says again what is durable, and what the recorder does."""
         with self._turn:

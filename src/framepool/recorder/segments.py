@@ -123,11 +123,15 @@ class SegmentLog:
 
     @property
     def is_due(self) -> bool:
-        """Whether the segment is old enough to end."""
+        """Whether the segment is old or long enough to end."""
         segment = self._segment
-        if segment is None or not segment.frames:
+        if segment is None:
             return False
-        return self._clock.monotonic_ns() - segment.began_ns >= self._config.segment_seconds * NANOS_PER_SECOND
+        if self.staging.head - segment.origin >= self._config.segment_bytes:
+            return True
+        age_ns = self._clock.monotonic_ns() - segment.began_ns
+        says_something = segment.frames > 0 or bool(segment.contents.losses)
+        return says_something and age_ns >= self._config.segment_seconds * NANOS_PER_SECOND
 
     def add_frames[F: Framed](self, frames: list[F], first: int = 0) -> tuple[int, int]:
         """Adds `frames[first:]`: how many were added, and why not more, as `Staging.stage` says."""
@@ -226,8 +230,12 @@ class SegmentLog:
             first_ordinal=ordinal,
         )
         segment = Segment(contents, self.staging.head, self._clock.monotonic_ns())
-        carried = list(self._carried())
-        needed = 2 * BLOCK + sum(form.aligned(form.MESSAGE_HEADER_BYTES + len(each.data)) for each in carried)
+        carried, needed = [], 2 * BLOCK
+        for message in self._carried():
+            length = form.aligned(form.MESSAGE_HEADER_BYTES + len(message.data))
+            if needed + length <= self.staging.capacity // 2:
+                carried.append(message)
+                needed += length
         if self.staging.room < needed:
             return None
         self.queue.append(Begin(segment))  # before any byte of it

@@ -122,16 +122,38 @@ def test_segments_end_by_frames_and_by_bytes(tmp_path: Path, settings: dict[str,
     assert [frame.seq for frame in recording] == list(range(5))
 
 
-def test_segment_with_frames_ends_after_its_time(tmp_path: Path) -> None:
+def test_segment_that_says_something_ends_after_its_time(tmp_path: Path) -> None:
     shop = Workshop(tmp_path / "rec", segment_seconds=10)
-    shop.lose()
-    shop.clock.advance(20 * NANOS_PER_SECOND)
-    assert not shop.log.is_due, "there is no frame in it"
-    shop.record()
-    assert shop.log.is_due
-    shop.roll()
-    assert not shop.log.is_due
+    said = CapturedMessage(1401, 0, 905, 1, bytes(1000))
+    for add in (shop.record, shop.lose):
+        assert shop.log.add_message(said)
+        shop.clock.advance(20 * NANOS_PER_SECOND)
+        assert not shop.log.is_due, "there is nothing in it that anybody waits for"
+        add()
+        assert shop.log.is_due
+        shop.roll()
+        assert not shop.log.is_due
     shop.kill()
+
+
+def test_segment_of_messages_alone_ends_by_its_bytes(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path / "rec", segment_bytes=65_536)
+    said = CapturedMessage(1401, 0, 905, 1, bytes(1000))
+    for _ in range(54):
+        assert shop.log.add_message(said)
+    assert not shop.log.is_due
+    for _ in range(5):
+        assert shop.log.add_message(said)
+    assert shop.log.is_due
+    shop.kill()
+
+
+def test_more_than_can_be_carried_is_left_out(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path / "rec")
+    shop.log._carried = lambda: [CapturedMessage(1300, STREAM, 900, 4, bytes(200_000))] * 9
+    shop.record()
+    shop.close()
+    assert len(Recording(tmp_path / "rec").segments[0].messages) == 2, "half of the staging buffer at the most"
 
 
 def test_room_is_reserved_and_what_is_not_needed_given_back(tmp_path: Path) -> None:
