@@ -86,6 +86,7 @@ class Fleet:
                 "limits": {"max_streams": self.streams + 100},
             },
             "discovery": {
+                "embedded": False,  # whoever asks gets what registries know, and not what the nearest driver says first
                 "host": host.name,
                 "driver_instance_id": f"{host.name}/driver",
                 "announce_channels": [f"aeron:udp?control={host.address}:{CONTROL}|control-mode=dynamic"],
