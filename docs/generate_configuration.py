@@ -36,6 +36,7 @@ profile = "camera"
 TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[driver]", config.DriverConfig),
     ("[driver.limits]", config.Limits),
+    ("[client]", config.ClientConfig),
     ("[discovery]", config.DiscoveryConfig),
     ("[[discovery.access]]", config.AccessRule),
     ("[discovery.limits]", config.DiscoveryLimits),

@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
 def connect(config: Config | None = None, *, timeout: float | None = None) -> Pool:
     """Connects to a running driver. Without a configuration the defaults apply, with what the environment overrides.
 
-    Waits for a media driver up to `timeout` seconds, by default `aeron.driver_timeout`; `TransportTimeout` if none comes.
+    Waits for a media driver up to `timeout` seconds, by default `aeron.driver_timeout`, and raises `TransportTimeout`.
 
     >>> with fp.connect() as other:                         # `framepool driver` runs, here or in another terminal
     ...     [stream.name for stream in other.discover()]

@@ -53,18 +53,6 @@ def with_discovery(config: Config, **discovery: Any) -> Config:
 
 
 @pytest.fixture
-def config(base_dir: Path) -> Config:
-    return small_config(base_dir)
-
-
-@pytest.fixture
-def pool(config: Config) -> Iterator[fp.Pool]:
-    """With a driver that answers discovery."""
-    with fp.serve(config) as pool:
-        yield pool
-
-
-@pytest.fixture
 def silent(config: Config) -> Config:
     """A driver that does not answer discovery, so that somebody else does."""
     return with_discovery(config, embedded=False)

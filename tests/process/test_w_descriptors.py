@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,23 +24,6 @@ from framepool.wire.message import MESSAGE_HEADER, UINT64_NULL
 from tests.support.onlooker import STREAM, Ear, Onlooker, first_frame, small_config, take, wait_until
 
 SPOT = np.full(16, 7, np.uint8)
-
-
-@pytest.fixture
-def config(base_dir: Path) -> Config:
-    return small_config(base_dir)
-
-
-@pytest.fixture
-def pool(config: Config) -> Iterator[fp.Pool]:
-    with fp.serve(config) as pool:
-        yield pool
-
-
-@pytest.fixture
-def onlooker(config: Config, pool: fp.Pool) -> Iterator[Onlooker]:
-    with Onlooker(config) as onlooker:
-        yield onlooker
 
 
 @pytest.fixture

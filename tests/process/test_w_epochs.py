@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +22,6 @@ from tests.support.onlooker import STREAM, Onlooker, first_frame, small_config, 
 from tests.support.rig import Rig
 
 SPOT = np.full(16, 7, np.uint8)
-
-
-@pytest.fixture
-def config(base_dir: Path) -> Config:
-    return small_config(base_dir)
-
-
-@pytest.fixture
-def pool(config: Config) -> Iterator[fp.Pool]:
-    with fp.serve(config) as pool:
-        yield pool
-
-
-@pytest.fixture
-def onlooker(config: Config, pool: fp.Pool) -> Iterator[Onlooker]:
-    with Onlooker(config) as onlooker:
-        yield onlooker
 
 
 def epoch_of(member: fp.Producer | fp.Consumer) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +25,6 @@ SPOT = np.full(16, 7, np.uint8)
 @pytest.fixture
 def config(base_dir: Path) -> Config:
     return small_config(base_dir, stride_bytes=2**18)
-
-
-@pytest.fixture
-def pool(config: Config) -> Iterator[fp.Pool]:
-    with fp.serve(config) as pool:
-        yield pool
-
-
-@pytest.fixture
-def onlooker(config: Config, pool: fp.Pool) -> Iterator[Onlooker]:
-    with Onlooker(config) as onlooker:
-        yield onlooker
 
 
 def own_streams(eye: fp.Consumer) -> tuple[int, int]:

@@ -6,21 +6,29 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import framepool as fp
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.plane import ControlPlane
 from framepool.client.producer_duties import ProducerDuties
 from framepool.client.qos import ConsumerReading
 from framepool.client.standalone import OwnedPlace
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, ManualClock
-from framepool.config import Config
+from framepool.config import ClientConfig, Config
 from framepool.shm.allocator import Allocator
 from framepool.transport import channel
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
-from framepool.wire._generated.control_900 import DataSourceAnnounce, QosConsumer, QosProducer, ShmPoolAnnounce
-from tests.support.onlooker import STREAM, Onlooker, small_config, wait_until
+from framepool.wire._generated.control_900 import (
+    ConsumerHello,
+    DataSourceAnnounce,
+    QosConsumer,
+    QosProducer,
+    ShmPoolAnnounce,
+)
+from tests.support.onlooker import STREAM, Onlooker, first_frame, small_config, wait_until
 
 STEP_NS = 50 * NANOS_PER_MILLI
 
@@ -41,7 +49,8 @@ class Plane:
             ProducerDuties(self.plane, client, config, self.place, current_seq=lambda: 0, attributes={"gain": 1})
         )
         reading = ConsumerReading(epoch=1, last_seq_seen=0, drops_gap=0, drops_late=0)
-        self.plane.join(ConsumerDuties(self.plane, STREAM, read=lambda: reading))
+        period_ns = config.client.qos_period_ms * NANOS_PER_MILLI
+        self.plane.join(ConsumerDuties(self.plane, STREAM, read=lambda: reading, qos_period_ns=period_ns))
         self.activity: set[int] = set()
 
     def run(self, seconds: int) -> None:
@@ -104,3 +113,32 @@ def test_announces_come_as_often_as_configured(base_dir: Path, media_driver: Med
     assert 49 <= heard["ShmPoolAnnounce"] <= 51
     assert 49 <= len(plane.activity) <= 51
     assert 9 <= heard["QosProducer"] <= 11
+
+
+@pytest.mark.clause("W-15.11-03", "W-15.11-04", "W-15.11-05")
+def test_reports_and_metadata_come_as_often_as_configured(
+    base_dir: Path, media_driver: MediaDriver, client: Client
+) -> None:
+    config = Config(
+        aeron=media_driver.settings,
+        driver=small_config(base_dir, announce_period_ms=1_000).driver,
+        profiles=small_config(base_dir).profiles,
+        client=ClientConfig(qos_period_ms=200, metadata_period_ms=500),
+    )
+    heard, _ = spoken(config, client, 10)
+    assert 49 <= heard["QosProducer"] <= 51
+    assert 49 <= heard["QosConsumer"] <= 51
+    assert 19 <= heard["DataSourceAnnounce"] <= 21
+
+
+@pytest.mark.clause("W-15.11-04", "W-15.11-05")
+def test_members_of_a_pool_report_as_seldom_as_configured(base_dir: Path) -> None:
+    """Three hellos, which come each second, and no second report."""
+    config = msgspec.structs.replace(small_config(base_dir), client=ClientConfig(qos_period_ms=600_000))
+    with fp.serve(config) as pool, Onlooker(config) as onlooker:
+        qos, control = (onlooker.listen(stream) for stream in (config.stream_ids.qos, config.stream_ids.control))
+        camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
+        first_frame(camera, eye)
+        wait_until(lambda: len(control.all(ConsumerHello)) >= 4)
+        assert len(qos.all(QosConsumer)) <= 1
+        assert len(qos.all(QosProducer)) <= 1

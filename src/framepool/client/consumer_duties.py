@@ -14,7 +14,7 @@ from framepool.client.hello import Assignment, ConsumerWishes, Introduction
 from framepool.client.partial import Partial, PartialFrames, PartialSlots
 from framepool.client.plane import ControlPlane
 from framepool.client.qos import ConsumerQos, ConsumerReading
-from framepool.clock import NANOS_PER_MILLI
+from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.wire._generated.control_900 import ConsumerConfig, FrameProgress, QosConsumer
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class ConsumerDuties:
         wishes: ConsumerWishes | None = None,
         forwarded: bool = False,
         rejected: Callable[[], str] = lambda: "",
+        qos_period_ns: int = NANOS_PER_SECOND,
     ) -> None:
         """`rejected` says why shared memory must not be used, if it is so."""
         self._plane = plane
@@ -57,6 +58,7 @@ class ConsumerDuties:
             publish=lambda message: plane.say("qos", message),
             clock=plane.clock,
             on_collision=self._on_collision,
+            period_ns=qos_period_ns,
         )
 
     @property

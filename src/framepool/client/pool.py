@@ -451,6 +451,7 @@ class Pool:
             wishes=wishes,
             forwarded=bridged,
             rejected=place.rejected,
+            qos_period_ns=self.config.client.qos_period_ms * NANOS_PER_MILLI,
         )
         consumer.limit(consumer.duties.assignment.local_rate_hz)
         introduction = consumer.duties.introduction

@@ -17,6 +17,7 @@ from framepool.client.plane import ControlPlane, Place
 from framepool.client.progress import ProgressStream
 from framepool.client.qos import ProducerQos, ProducerReading
 from framepool.client.registry import ConsumerRegistry, RegistrySettings
+from framepool.clock import NANOS_PER_MILLI
 from framepool.config import Config
 from framepool.errors import MediaDriverLost, TransportError
 from framepool.transport.aeron import Client, Pending, Publication
@@ -109,12 +110,17 @@ class ProducerDuties:
             name=name,
             summary=summary,
             attributes=attributes,
+            period_ns=config.client.metadata_period_ms * NANOS_PER_MILLI,
         )
         self.blobs = BlobSender(
             lambda message: plane.say("metadata", message), max_message_length=plane.max_message_length("metadata")
         )
         self._qos = ProducerQos(
-            place.stream_id, read=self._read, publish=lambda message: plane.say("qos", message), clock=plane.clock
+            place.stream_id,
+            read=self._read,
+            publish=lambda message: plane.say("qos", message),
+            clock=plane.clock,
+            period_ns=config.client.qos_period_ms * NANOS_PER_MILLI,
         )
 
     def start(self) -> None:

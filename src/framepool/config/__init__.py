@@ -7,6 +7,7 @@ One module a part: the plan of streams, the driver, and so on; `file` puts them 
 """
 
 from framepool.config.bridge import BridgeConfig, LinkConfig, MappingConfig, check_bridge, direction
+from framepool.config.client import ClientConfig
 from framepool.config.console import ConsoleConfig
 from framepool.config.discovery import (
     AccessRule,
@@ -41,6 +42,7 @@ __all__ = [
     "AccessRule",
     "BridgeConfig",
     "Channels",
+    "ClientConfig",
     "Config",
     "ConsoleConfig",
     "DiscoveryConfig",

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from framepool.config.bridge import BridgeConfig, LinkConfig, MappingConfig, check_bridge
+from framepool.config.client import ClientConfig
 from framepool.config.console import ConsoleConfig
 from framepool.config.discovery import DiscoveryConfig, RegistryConfig
 from framepool.config.driver import DriverConfig, ProfileConfig, StreamConfig, default_profile
@@ -33,6 +34,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     channels: Channels = Channels()
     driver: DriverConfig = DriverConfig()
     """The shared-memory driver."""
+    client: ClientConfig = ClientConfig()
+    """Producers and consumers."""
     service: ServiceConfig = ServiceConfig()
     """The service control plane."""
     console: ConsoleConfig = ConsoleConfig()
