@@ -202,7 +202,7 @@ def test_a_recording_that_was_replaced_is_noticed(growing: Growing, tmp_path: Pa
     partitions = source.partitions({"ordinal": 0}, {"ordinal": 5})
     growing.path.rename(tmp_path / "away")
     Growing(growing.path).add(5)
-    with pytest.raises(RecordingDamaged, match="replaced"):
+    with pytest.raises(RecordingDamaged, match="replaced by another recording"):
         list(pickle.loads(pickle.dumps(source)).read(partitions[0]))
 
 
