@@ -15,7 +15,11 @@ from tests.support.awkward import OTHER, STREAM, Awkward
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.requires("java"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.requires("java"),
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 def read(spark: SparkSession, recording: Awkward, **options: Any) -> DataFrame:
