@@ -236,6 +236,12 @@ class Attachment:
             log.warning("stream %d: the driver's answer is unusable: %s", self.stream_id, error)
             self._attach_again(self._next_pause())
             return
+        if grant.lifetime_ns is not None and grant.lifetime_ns <= 0:
+            self.counts["granted too late"] += 1
+            log.info("stream %d: the lease had run out before its grant was read", self.stream_id)
+            self._give_back(grant)
+            self._attach_again(self._next_pause())
+            return
         self.grant = grant
         self.state = AttachState.ATTACHED
         self._asked.clear()
@@ -336,7 +342,7 @@ class Attachment:
     def _interval_ns(self) -> int:
         """Between keepalives: as configured, and at least three in a lifetime (`decisions.md` #42)."""
         lifetime = None if self.grant is None else self.grant.lifetime_ns
-        return self._settings.keepalive_ns if lifetime is None else min(self._settings.keepalive_ns, lifetime // 3)
+        return self._settings.keepalive_ns if lifetime is None else min(self._settings.keepalive_ns, lifetime // 3 or 1)
 
     def _sign_of_life_ns(self) -> int:
         """When the driver last heard of us, as far as we can know."""
@@ -355,7 +361,7 @@ class Attachment:
         if response.stream_id != self.stream_id:
             raise RegionError(f"OK for stream {response.stream_id}, asked for was {self.stream_id}")
         expiry = response.lease_expiry_timestamp_ns
-        lifetime = None if expiry is None else max(expiry - now, 1)
+        lifetime = None if expiry is None else expiry - now
         layout = StreamLayout.from_announce(response)  # type: ignore[arg-type]  # checked: nothing is None
         return Grant(response.lease_id, lifetime, layout)  # type: ignore[arg-type]
 

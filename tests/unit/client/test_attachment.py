@@ -433,3 +433,43 @@ def test_lease_that_the_driver_ended_is_not_given_back(client: Attachment, wire:
     client.on_lease_revoked(revoked(5))
     assert client.grant is None
     assert wire.take(ShmDetachRequest) == []
+
+
+@pytest.mark.parametrize("age_ns", [0, 1, 5 * NANOS_PER_SECOND])
+def test_lease_that_ran_out_before_its_grant_was_read_is_given_back_and_asked_for_again(
+    client: Attachment, wire: Wire, clock: ManualClock, age_ns: int
+) -> None:
+    """As on a machine so busy that the answer waits for longer than the lease lives."""
+    client.start()
+    client.do_work()
+    (request,) = wire.take(ShmAttachRequest)
+    expiry = clock.monotonic_ns() + NANOS_PER_SECOND
+    clock.advance(NANOS_PER_SECOND + age_ns)
+    client.on_attach_response(ok(request.correlation_id, clock, lease_expiry_timestamp_ns=expiry))
+    assert (client.state, client.grant, client.valid()) == (AttachState.ATTACHING, None, False)
+    assert [message.lease_id for message in wire.take(ShmDetachRequest)] == [5]
+    clock.advance(NANOS_PER_SECOND)
+    client.do_work()
+    (again,) = wire.take(ShmAttachRequest)
+    client.on_attach_response(ok(again.correlation_id, clock, lease_id=6))
+    assert client.valid()
+
+
+def test_keepalives_of_the_shortest_lease_have_a_period(clock: ManualClock, wire: Wire) -> None:
+    periods: list[int] = []
+
+    class Beat:
+        last_sent_ns = 0
+
+        def close(self) -> None: ...
+
+    def start_beat(message: ShmLeaseKeepalive, period_ns: int, give_up_ns: int) -> Beat:
+        periods.append(period_ns)
+        return Beat()
+
+    client = Attachment(STREAM, Role.CONSUMER, send=wire.send, clock=clock, client_id=77, start_beat=start_beat)
+    client.start()
+    client.do_work()
+    (request,) = wire.take(ShmAttachRequest)
+    client.on_attach_response(ok(request.correlation_id, clock, lease_expiry_timestamp_ns=clock.monotonic_ns() + 2))
+    assert periods == [1]
