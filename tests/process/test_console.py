@@ -331,6 +331,7 @@ def test_the_console_outlives_its_driver(processes: Processes, base_dir: Path) -
     site.start_console()
     with site.page(STREAM) as page:
         page.picture()
+        site.wait_stream(lambda stream: stream["state"] == "live")  # a picture may come before the announce
         driver.kill()
         site.wait_stream(lambda stream: stream["state"] != "live")
         page.state()
