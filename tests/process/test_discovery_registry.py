@@ -307,8 +307,10 @@ def test_registry_answers_again_when_the_media_driver_is_back(media_driver: Medi
                 assert time.monotonic() < deadline
                 rig.turn()
             rig.reconnect()
-            rig.say(announce(10_001))
-            assert rig.asker.found() == [10_000, 10_001]
+            while rig.asker.found() != [10_000, 10_001]:  # announces are repeated: the first may find nobody there yet
+                assert time.monotonic() < deadline
+                rig.drivers[0].say(announce(10_001))
+                rig.turn()
             rig.close()
 
 

@@ -79,6 +79,7 @@ class Gauges:
         for name, pending in list(self._pending.items()):
             with contextlib.suppress(TransportError):
                 if (counter := pending.poll()) is not None:
+                    counter.set(UNKNOWN)
                     self._counters[name] = counter
                     del self._pending[name]
         return self._timers.poll()
