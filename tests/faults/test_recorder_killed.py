@@ -213,6 +213,7 @@ def test_driver_that_is_killed_and_comes_back_costs_frames_and_no_account(
         until(lambda: durable(path) > 50)
         running.kill()
         running = driver()
+        until(lambda: Recording(path)[-1].epoch != Recording(path)[0].epoch)  # the old one goes on for a while
         before = durable(path)
         until(lambda: durable(path) > before + 50)
         stop(process)
