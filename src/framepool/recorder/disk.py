@@ -12,6 +12,7 @@ import errno
 import fcntl
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,7 @@ class Disk:
         *,
         reserve_bytes: int,
         direct: bool = True,
+        priority: int = 0,
         on_flushed: Callable[[Flush], object] = lambda flush: None,
         on_ended: Callable[[Segment], object] = lambda segment: None,
         on_refused: Callable[[], object] = lambda: None,
@@ -62,6 +64,7 @@ class Disk:
         self._queue = source.queue
         self._clock = clock
         self._reserve_bytes = reserve_bytes
+        self._priority = priority
         self._enough = min(WRITE_FROM, self._staging.capacity // 4)
         self._on_flushed = on_flushed
         self._on_ended = on_ended
@@ -76,7 +79,7 @@ class Disk:
         return not self._queue
 
     def on_start(self) -> None:
-        pass
+        set_priority(self._priority)
 
     def do_work(self) -> int:
         """One write, or one of the things that the log asked for; 0 while there is nothing to do or no way to."""
@@ -193,3 +196,12 @@ class Disk:
             log.error("recording to %s is stalled: %s", self._directory, said)
             self._on_refused()
         self.refusal = said
+
+
+def set_priority(nice: int) -> None:
+    """Gives this thread another nice value, where the system allows it."""
+    if nice:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        except OSError as error:
+            log.warning("priority %d is not allowed: %s", nice, error.strerror)

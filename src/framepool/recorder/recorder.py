@@ -206,6 +206,7 @@ class Recorder:
             clock,
             reserve_bytes=config.segment_bytes,
             direct=config.direct_io == "auto",
+            priority=config.priority,
             on_flushed=self._frontier.flushed,
             on_ended=self._sealer.take,
             on_refused=self._frontier.stalled,

@@ -8,8 +8,6 @@ to its last frame, and the next recorder accounts for the rest.
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +26,9 @@ from framepool.recorder import format as form
 from framepool.recorder.account import AccountState, Loss, Reason, StreamAccount, Survey
 from framepool.recorder.capture import Capture, Ears
 from framepool.recorder.codecs import Compressor
-from framepool.recorder.disk import Disk
+from framepool.recorder.disk import Disk, set_priority
 from framepool.recorder.segments import SegmentLog
 from framepool.shm.drop import DropReason
-
-log = logging.getLogger(__name__)
 
 BATCH: Final = 256
 LAST_POLLS: Final = 32
@@ -388,12 +384,3 @@ def run_of(items: list[Frame | Drop], start: int) -> list[Frame]:
             break
         run.append(item)
     return run
-
-
-def set_priority(nice: int) -> None:
-    """Gives this thread another nice value, where the system allows it."""
-    if nice:
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
-        except OSError as error:
-            log.warning("priority %d is not allowed: %s", nice, error.strerror)
