@@ -158,11 +158,14 @@ class Recorder:
         self._closed = True
         self._agent.finish()
         done = self._wait_done(timeout)
-        for thread in reversed(self._threads):
-            thread.close()
         activity = Activity.STOPPED if done else Activity.STALLED
-        self._frontier.tell(activity, self._agent.counts["frames"], dict(self._agent.lost))
-        self._manifest.unlock()
+        with (
+            contextlib.ExitStack() as ending
+        ):  # the threads, the last word, the lock: each whatever became of the others
+            ending.callback(self._manifest.unlock)
+            ending.callback(lambda: self._frontier.tell(activity, self._agent.counts["frames"], dict(self._agent.lost)))
+            for thread in self._threads:
+                ending.callback(thread.close)
         if not done:
             said = self._disk.failure or self._disk.refusal or self._sealer.refusal or "the disk is too slow"
             raise RecordingError(f"{self.path}: not everything could be written, nothing for {timeout} s: {said}")

@@ -9,6 +9,7 @@ import pytest
 
 import framepool as fp
 from framepool.errors import FramesRemoved, RecordingDamaged, RecordingError
+from framepool.recorder import recorded
 from framepool.recorder import recording as recordings
 from framepool.recorder.index import FRAMES
 from framepool.recorder.manifest import Manifest
@@ -100,7 +101,7 @@ def test_index_is_used_where_there_is_one(path: Path, monkeypatch: pytest.Monkey
     def scan(*_: object) -> None:
         raise AssertionError("the segment was walked through")
 
-    monkeypatch.setattr(recordings, "scan", scan)
+    monkeypatch.setattr(recorded, "scan", scan)
     assert [frame.seq for frame in Recording(path).stream(STREAM)] == list(range(5))
 
 
