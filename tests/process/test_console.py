@@ -228,7 +228,7 @@ def test_a_flood_of_messages_closes_its_page_only(site: ConsoleSite) -> None:
         with contextlib.suppress(ConnectionClosed):
             for _ in range(50_000):
                 bad.say(type="drawn", stream=STREAM)
-        assert bad.closed_with() == 1008
+        assert bad.closed_with() in (1008, 1006), "1006: what it still sent met a closed socket, before it read why"
         good.picture()
 
 

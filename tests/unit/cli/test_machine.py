@@ -109,4 +109,5 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(root: Path) -> No
     write(root, "proc/sys/net/core/rmem_max", "many")
     found = list(checks.examine(Machine(config=Config(), root=root)))
     assert any(finding.name == "network" and "could not be looked at" in finding.found for finding in found)
-    assert {"python", "kernel", "leftovers"} <= {finding.name for finding in found}
+    assert {"python", "kernel"} <= {finding.name for finding in found}
+    assert any(finding.name.startswith("leftover") for finding in found), "there may be some, from whoever died here"
