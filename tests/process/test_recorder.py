@@ -286,7 +286,9 @@ def test_recording_can_be_read_while_it_is_written_as_far_as_it_is_durable(pool:
         recording = Recording(tmp_path / "rec")
         assert len(recording) <= 4, "the rest was not flushed"
         assert recorder.flush() == 6
-        recording.refresh()
+        deadline = time.monotonic() + 20
+        while len(recording) < 6 and time.monotonic() < deadline:  # readers are told a moment after it is durable
+            recording.refresh()
         assert [frame.seq for frame in recording] == list(range(6))
         assert [segment.sealed for segment in recording.segments][-1] is False
         assert np.array_equal(recording[5].array, picture(5))
