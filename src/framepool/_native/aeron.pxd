@@ -65,6 +65,7 @@ cdef class Child:
     cdef readonly str channel
     cdef readonly int32_t stream_id
     cdef bytes uri
+    cdef uint64_t errors_before  # that Aeron had reported when this was asked for
     cdef pthread_mutex_t guard  # held by whoever uses `resource` without the interpreter's lock
     cdef int add_c(self, aeron_async_add_publication_t **pending) except -2
     cdef int poll_c(self) noexcept

@@ -18,7 +18,7 @@ The rules that make it safe:
 The parts: the client and what it can hold (aeron_client.pxi), publications and claims (aeron_publication.pxi),
 heartbeats (aeron_heartbeat.pxi), subscriptions and drains (aeron_subscription.pxi), the media driver
 (aeron_driver.pxi); in C, the table of functions (aeron_api.h), the receiving side (aeron_receive.h), the drain
-(aeron_drain.h) and the thread of heartbeats (aeron_heartbeat.h).
+(aeron_drain.h), the thread of heartbeats (aeron_heartbeat.h) and how Aeron's threads wait (aeron_idle.h).
 """
 
 import importlib.machinery
@@ -44,6 +44,7 @@ from framepool.errors import (
     AeronLibraryError,
     ForkedError,
     MediaDriverLost,
+    TransportBusy,
     TransportClosed,
     TransportError,
     TransportTimeout,
@@ -54,6 +55,12 @@ cdef extern from "dlfcn.h" nogil:
     char *dlerror()
     int RTLD_NOW
     int RTLD_LOCAL
+
+cdef extern from "payload.h" nogil:
+    void fp_expect_writes(const unsigned char *at, size_t nbytes)
+
+cdef enum:
+    DATA_HEADER_BYTES = 32
 
 
 def library_path():
@@ -90,6 +97,8 @@ cdef load_library():
 LIBRARY = load_library()
 if fp_watch_forks() != 0:
     raise AeronLibraryError("pthread_atfork failed")
+if fp_idle_export() != 0:
+    raise AeronLibraryError("the idle strategies cannot be shown to Aeron")
 
 
 def aeron_version():

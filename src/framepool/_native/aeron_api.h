@@ -196,6 +196,12 @@ typedef int64_t (*aeron_reserved_value_supplier_t)(void *clientd, uint8_t *buffe
     X(int, aeron_driver_context_set_dir_delete_on_shutdown, (aeron_driver_context_t *context, bool value)) \
     X(int, aeron_driver_context_set_threading_mode, \
         (aeron_driver_context_t *context, aeron_threading_mode_t mode)) \
+    X(int, aeron_driver_context_set_shared_idle_strategy, (aeron_driver_context_t *context, const char *value)) \
+    X(int, aeron_driver_context_set_conductor_idle_strategy, (aeron_driver_context_t *context, const char *value)) \
+    X(int, aeron_driver_context_set_sender_idle_strategy, (aeron_driver_context_t *context, const char *value)) \
+    X(int, aeron_driver_context_set_receiver_idle_strategy, (aeron_driver_context_t *context, const char *value)) \
+    X(int, aeron_driver_context_set_sharednetwork_idle_strategy, \
+        (aeron_driver_context_t *context, const char *value)) \
     X(int, aeron_driver_context_set_counters_buffer_length, (aeron_driver_context_t *context, size_t length)) \
     X(int, aeron_driver_context_set_client_liveness_timeout_ns, \
         (aeron_driver_context_t *context, uint64_t value)) \
@@ -223,6 +229,10 @@ typedef int64_t (*aeron_reserved_value_supplier_t)(void *clientd, uint8_t *buffe
 static struct { FP_AERON_FUNCTIONS(FP_FIELD) } fp_api;
 #undef FP_FIELD
 
+/* What Aeron has since it has a thread for slow work; before, there is nothing to set. */
+typedef int (*fp_set_strategy_fn)(aeron_driver_context_t *context, const char *value);
+static fp_set_strategy_fn fp_set_resource_agent_idle;
+
 /* Fills the table from an opened library; writes the names it lacks, each followed by a space, and counts them. */
 static int fp_api_load(void *library, char *missing, size_t length)
 {
@@ -239,6 +249,8 @@ static int fp_api_load(void *library, char *missing, size_t length)
     }
     FP_AERON_FUNCTIONS(FP_LOAD)
 #undef FP_LOAD
+    *(void **)(&fp_set_resource_agent_idle) = dlsym(
+        library, "aeron_driver_context_set_native_resource_agent_idle_strategy");
     return lacking;
 }
 
@@ -317,6 +329,15 @@ static void fp_report_error(void *clientd, int code, const char *message)
 static int fp_report_lost(fp_report_t *report)
 {
     return atomic_load_explicit(&report->lost, memory_order_acquire);
+}
+
+/* How many errors there were. */
+static uint64_t fp_report_count(fp_report_t *report)
+{
+    pthread_mutex_lock(&report->mutex);
+    const uint64_t count = report->count;
+    pthread_mutex_unlock(&report->mutex);
+    return count;
 }
 
 /* Copies the error that is `back` before the newest; 0 when there is none that far back. */

@@ -69,6 +69,7 @@ cdef extern from "aeron_api.h" nogil:
     void fp_report_init(fp_report_t *report)
     void fp_report_error(void *clientd, int code, const char *message) noexcept
     int fp_report_lost(fp_report_t *report)
+    uint64_t fp_report_count(fp_report_t *report)
     int fp_report_read(fp_report_t *report, size_t back, int *code, char *text)
 
     int context_init "fp_api.aeron_context_init"(aeron_context_t **)
@@ -168,6 +169,17 @@ cdef extern from "aeron_api.h" nogil:
         aeron_driver_context_t *, bint)
     int driver_context_set_threading_mode "fp_api.aeron_driver_context_set_threading_mode"(
         aeron_driver_context_t *, aeron_threading_mode_t)
+    int driver_context_set_shared_idle_strategy "fp_api.aeron_driver_context_set_shared_idle_strategy"(
+        aeron_driver_context_t *, const char *)
+    int driver_context_set_conductor_idle_strategy "fp_api.aeron_driver_context_set_conductor_idle_strategy"(
+        aeron_driver_context_t *, const char *)
+    int (*fp_set_resource_agent_idle)(aeron_driver_context_t *, const char *)
+    int driver_context_set_sender_idle_strategy "fp_api.aeron_driver_context_set_sender_idle_strategy"(
+        aeron_driver_context_t *, const char *)
+    int driver_context_set_receiver_idle_strategy "fp_api.aeron_driver_context_set_receiver_idle_strategy"(
+        aeron_driver_context_t *, const char *)
+    int driver_context_set_sharednetwork_idle_strategy "fp_api.aeron_driver_context_set_sharednetwork_idle_strategy"(
+        aeron_driver_context_t *, const char *)
     int driver_context_set_counters_buffer_length "fp_api.aeron_driver_context_set_counters_buffer_length"(
         aeron_driver_context_t *, size_t)
     int driver_context_set_client_liveness_timeout_ns "fp_api.aeron_driver_context_set_client_liveness_timeout_ns"(
@@ -193,6 +205,10 @@ cdef extern from "aeron_api.h" nogil:
     int driver_init "fp_api.aeron_driver_init"(aeron_driver_t **, aeron_driver_context_t *)
     int driver_start "fp_api.aeron_driver_start"(aeron_driver_t *, bint)
     int driver_close "fp_api.aeron_driver_close"(aeron_driver_t *)
+
+
+cdef extern from "aeron_idle.h" nogil:
+    int fp_idle_export()
 
 
 cdef extern from "aeron_receive.h" nogil:
@@ -245,15 +261,18 @@ cdef extern from "aeron_receive.h" nogil:
 
 
 cdef extern from "aeron_drain.h" nogil:
+    ctypedef uint64_t counter_t "atomic_uint_fast64_t"
+
+    ctypedef struct fp_straight_t:
+        counter_t total
+
     ctypedef struct fp_drain_t:
         bint running
         fp_receiver_t receiver
-        uint8_t *slots
-        size_t slot_size
-        size_t max_message
+        fp_straight_t straight
         uint64_t capacity
-        uint64_t head
-        uint64_t tail
+        counter_t head
+        counter_t tail
         uint64_t overwritten
         uint64_t oversized
         bint ended
@@ -269,6 +288,10 @@ cdef extern from "aeron_drain.h" nogil:
     int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns)
     void fp_drain_wait_images(fp_drain_t *drain, int64_t timeout_ns)
     void fp_drain_turn_by_reader(fp_drain_t *drain)
+    size_t fp_drain_take(fp_drain_t *drain, uint8_t *records, size_t most, size_t limit)
+    uint64_t fp_drain_queued(fp_drain_t *drain)
+    uint8_t *fp_drain_slot(fp_drain_t *drain, uint64_t number)
+    void fp_drain_forward(counter_t *end, int64_t by)
     int fp_drain_event_fd(fp_drain_t *drain)
     void fp_drain_quiet(fp_drain_t *drain)
     void fp_drain_lock(fp_drain_t *drain)

@@ -66,7 +66,7 @@ cdef class Client:
                     | context_set_resource_linger_duration_ns(context, resource_linger_ns)
                     | context_set_idle_sleep_duration_ns(context, idle_sleep_ns)
                     | context_set_idle_strategy_init_args(context, idle)
-                    | context_set_idle_strategy(context, b"sleep-ns")
+                    | context_set_idle_strategy(context, b"framepool_idle_client")
                     | context_set_error_handler(context, fp_report_error, report)
                 )
             if result == 0:
@@ -244,6 +244,7 @@ cdef class Child:
         self.client.check()
         if self.resource != NULL or self.pending != NULL:
             raise TransportError("added already")
+        self.errors_before = fp_report_count(self.client.report)
         if self.add_c(&self.pending) < 0:
             self.pending = NULL
             code, text = take_error()
@@ -265,6 +266,8 @@ cdef class Child:
         if result < 0:
             code, text = take_error()
             error = TransportTimeout if "imed out" in text or "no response" in text else TransportError
+            if "please retry" in text:
+                error = TransportBusy
             raise error(f"the media driver refused {self.describe()}: {text}")
         self.bind()
         return True

@@ -15,20 +15,35 @@
 #define FP_DRAIN_LIMIT 256
 #define FP_DRAIN_YIELDS 64
 #define FP_DRAIN_SPINS 2000
-#define FP_DRAIN_ASIDE_NS 1000000 /* how long the thread keeps out of the way of a reader that turns the drain */
+#define FP_DRAIN_NAP_LEAST_NS 200000  /* between turns of the thread while nobody waits for what it takes */
+#define FP_DRAIN_NAP_MOST_NS 4000000
+#define FP_DRAIN_FLOW 150 /* bytes a microsecond: descriptors as fast as one publisher writes them */
+
+/* Where a reader who found the queue empty has messages put, past the queue. */
+typedef struct
+{
+    uint8_t *records; /* NULL: into the queue */
+    size_t most;      /* bytes of a message in a record, behind 8 bytes of its length */
+    size_t count;
+    atomic_uint_fast64_t total; /* of all times */
+}
+fp_straight_t;
 
 typedef struct
 {
     pthread_t thread;
     bool running; /* a thread is to be joined; guarded by the interpreter's lock */
+    int policy;   /* of the thread that made it: it may be started again by one that stands back */
     atomic_bool stop;
 
     aeron_subscription_t *subscription;
     fp_report_t *report;
     fp_receiver_t receiver;
     int64_t idle_ns;
+    atomic_int_fast64_t nap_ns;
 
-    pthread_mutex_t turn; /* held by whoever polls the subscription; guards its pointer and the receiver */
+    pthread_mutex_t turn; /* held by whoever polls the subscription; guards its pointer, the receiver and `straight` */
+    fp_straight_t straight;
     atomic_uint_fast64_t reader_turns; /* how often a reader polled by itself */
     atomic_bool watched; /* somebody waits for the eventfd, which is the thread's to write */
     bool held; /* whoever polls holds the mutex below */
@@ -39,12 +54,12 @@ typedef struct
     size_t slot_size;
     size_t max_message;
     uint64_t capacity;
-    uint64_t head; /* messages queued since the beginning */
-    uint64_t tail; /* messages taken or overwritten since the beginning */
+    atomic_uint_fast64_t head; /* messages queued since the beginning; looked at without the mutex too */
+    atomic_uint_fast64_t tail; /* messages taken or overwritten since the beginning; the same */
     uint64_t overwritten;
     uint64_t oversized;
     int event_fd;
-    bool ended; /* the thread left by itself: the client is lost */
+    atomic_bool ended; /* the thread left by itself: the client is lost */
     atomic_bool images_wanted; /* also looked at without the mutex */
     fp_images_t images;
     int image_count;
@@ -92,34 +107,69 @@ static void fp_drain_hold(fp_drain_t *drain)
     }
 }
 
+/* How much is queued, in the eyes of who looks without the mutex. */
+static inline uint64_t fp_drain_queued(fp_drain_t *drain)
+{
+    const uint64_t tail = atomic_load_explicit(&drain->tail, memory_order_acquire);
+    return atomic_load_explicit(&drain->head, memory_order_acquire) - tail;
+}
+
+static inline uint8_t *fp_drain_slot(fp_drain_t *drain, uint64_t number)
+{
+    return drain->slots + (number % drain->capacity) * drain->slot_size;
+}
+
+static inline void fp_drain_forward(atomic_uint_fast64_t *end, int64_t by)
+{
+    atomic_store_explicit(end, atomic_load_explicit(end, memory_order_relaxed) + by, memory_order_release);
+}
+
+static inline void fp_drain_store(uint8_t *record, const uint8_t *buffer, size_t length, size_t most)
+{
+    const uint64_t stored = length;
+    memcpy(record, &stored, sizeof(stored));
+    memcpy(record + sizeof(stored), buffer, length < most ? length : most);
+}
+
 static void fp_drain_deliver(void *clientd, const uint8_t *buffer, size_t length)
 {
     fp_drain_t *drain = (fp_drain_t *)clientd;
+    fp_straight_t *straight = &drain->straight;
 
-    fp_drain_hold(drain);
     if (length > drain->max_message)
     {
+        fp_drain_hold(drain);
         drain->oversized++;
-        return;
     }
-    if (drain->head - drain->tail == drain->capacity)
+    else if (NULL != straight->records)
     {
-        drain->tail++;
-        drain->overwritten++;
+        fp_drain_store(
+            straight->records + straight->count * (sizeof(uint64_t) + straight->most), buffer, length, straight->most);
+        straight->count++;
     }
-    uint8_t *slot = drain->slots + (drain->head % drain->capacity) * drain->slot_size;
-    const uint64_t stored = length;
-    memcpy(slot, &stored, sizeof(stored));
-    memcpy(slot + sizeof(stored), buffer, length);
-    drain->head++;
+    else
+    {
+        fp_drain_hold(drain);
+        if (fp_drain_queued(drain) == drain->capacity)
+        {
+            fp_drain_forward(&drain->tail, 1);
+            drain->overwritten++;
+        }
+        fp_drain_store(fp_drain_slot(drain, drain->head), buffer, length, length);
+        fp_drain_forward(&drain->head, 1);
+    }
 }
 
 static void fp_drain_retract(void *clientd)
 {
     fp_drain_t *drain = (fp_drain_t *)clientd;
-    if (drain->head != drain->tail)
+    if (NULL != drain->straight.records)
     {
-        drain->head--;
+        drain->straight.count -= drain->straight.count > 0;
+    }
+    else if (fp_drain_queued(drain) > 0)
+    {
+        fp_drain_forward(&drain->head, -1);
     }
 }
 
@@ -134,16 +184,39 @@ static void fp_drain_announce(fp_drain_t *drain)
     pthread_cond_broadcast(&drain->changed);
 }
 
+static void fp_drain_shortest_term(aeron_image_t *image, void *clientd)
+{
+    int64_t *shortest = (int64_t *)clientd;
+    aeron_image_constants_t constants;
+    if (0 == fp_api.aeron_image_constants(image, &constants) && (int64_t)constants.term_buffer_length < *shortest)
+    {
+        *shortest = (int64_t)constants.term_buffer_length;
+    }
+}
+
+/* How long the thread may nap: a publisher waits when half a term is unread, so a quarter of that is let come. */
+static int64_t fp_drain_nap_of(aeron_subscription_t *subscription)
+{
+    int64_t term = FP_DRAIN_FLOW * FP_DRAIN_NAP_MOST_NS / 1000 * 8;
+    fp_api.aeron_subscription_for_each_image(subscription, fp_drain_shortest_term, &term);
+    const int64_t nap = term / 8 * 1000 / FP_DRAIN_FLOW;
+    return nap < FP_DRAIN_NAP_LEAST_NS ? FP_DRAIN_NAP_LEAST_NS : nap;
+}
+
 /* One duty cycle, with the turn taken; returns the fragments read. */
-static int fp_drain_turn_held(fp_drain_t *drain)
+static int fp_drain_turn_held(fp_drain_t *drain, size_t limit)
 {
     const uint64_t before = drain->head;
-    const int read = fp_receiver_poll(&drain->receiver, drain->subscription, FP_DRAIN_LIMIT);
+    const int read = fp_receiver_poll(&drain->receiver, drain->subscription, limit);
     const int images = fp_api.aeron_subscription_image_count(drain->subscription);
 
     if (drain->held || images != drain->image_count || drain->images_wanted)
     {
         fp_drain_hold(drain);
+        if (images != drain->image_count)
+        {
+            atomic_store_explicit(&drain->nap_ns, fp_drain_nap_of(drain->subscription), memory_order_relaxed);
+        }
         drain->image_count = images;
         const bool answered = drain->images_wanted;
         if (answered)
@@ -161,6 +234,11 @@ static int fp_drain_turn_held(fp_drain_t *drain)
     return read;
 }
 
+static inline bool fp_drain_can_turn(const fp_drain_t *drain)
+{
+    return NULL != drain->subscription && 0 == fp_report_lost(drain->report);
+}
+
 /* One duty cycle unless somebody else is at it; returns the fragments read. */
 static int fp_drain_turn(fp_drain_t *drain)
 {
@@ -168,9 +246,9 @@ static int fp_drain_turn(fp_drain_t *drain)
 
     if (0 == pthread_mutex_trylock(&drain->turn))
     {
-        if (NULL != drain->subscription && 0 == fp_report_lost(drain->report))
+        if (fp_drain_can_turn(drain))
         {
-            read = fp_drain_turn_held(drain);
+            read = fp_drain_turn_held(drain, FP_DRAIN_LIMIT);
         }
         pthread_mutex_unlock(&drain->turn);
     }
@@ -184,6 +262,30 @@ static void fp_drain_turn_by_reader(fp_drain_t *drain)
     fp_drain_turn(drain);
 }
 
+/* A reader's turn past the queue, which is empty: up to `limit` messages straight from the log into its records. */
+static size_t fp_drain_take_straight(fp_drain_t *drain, uint8_t *records, size_t most, size_t limit)
+{
+    fp_straight_t *straight = &drain->straight;
+    size_t taken = 0;
+
+    fp_drain_forward(&drain->reader_turns, 1);
+    if (0 == pthread_mutex_trylock(&drain->turn))
+    {
+        if (fp_drain_can_turn(drain) && 0 == fp_drain_queued(drain)) /* it stays empty while we have the turn */
+        {
+            straight->records = records;
+            straight->most = most;
+            straight->count = 0;
+            fp_drain_turn_held(drain, limit < FP_DRAIN_LIMIT ? limit : FP_DRAIN_LIMIT);
+            straight->records = NULL;
+            taken = straight->count;
+            fp_drain_forward(&straight->total, (int64_t)taken);
+        }
+        pthread_mutex_unlock(&drain->turn);
+    }
+    return taken;
+}
+
 static void fp_drain_idle(const fp_drain_t *drain, int64_t *pause)
 {
     fp_sleep_ns(*pause < drain->idle_ns ? *pause : drain->idle_ns);
@@ -193,6 +295,11 @@ static void fp_drain_idle(const fp_drain_t *drain, int64_t *pause)
 static void *fp_drain_main(void *arg)
 {
     fp_drain_t *drain = (fp_drain_t *)arg;
+    if (SCHED_OTHER == drain->policy && SCHED_BATCH == sched_getscheduler(0))
+    {
+        const struct sched_param none = {.sched_priority = 0};
+        sched_setscheduler(0, SCHED_OTHER, &none);
+    }
     uint_fast64_t seen = 0;
     int64_t pause = 1000;
     int idle = 0;
@@ -201,12 +308,17 @@ static void *fp_drain_main(void *arg)
     {
         const uint_fast64_t turned = atomic_load_explicit(&drain->reader_turns, memory_order_relaxed);
         const bool needed = drain->images_wanted || atomic_load_explicit(&drain->watched, memory_order_relaxed);
-        if (turned != seen && !needed)
+        const int read = needed || turned == seen ? fp_drain_turn(drain) : 0;
+        seen = turned;
+        if (read == FP_DRAIN_LIMIT)
         {
-            seen = turned;
-            fp_sleep_ns(FP_DRAIN_ASIDE_NS);
+            continue; /* there is more */
         }
-        else if (fp_drain_turn(drain) > 0)
+        if (!needed)
+        {
+            fp_sleep_ns(drain->nap_ns); /* a reader who comes turns by himself */
+        }
+        else if (read > 0)
         {
             idle = 0;
             pause = 1000;
@@ -242,6 +354,7 @@ static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idl
     drain->max_message = max_message;
     drain->slot_size = (sizeof(uint64_t) + max_message + 7) & ~(size_t)7;
     drain->idle_ns = idle_ns;
+    drain->nap_ns = FP_DRAIN_NAP_LEAST_NS;
     drain->event_fd = -1;
     drain->ended = true;
     drain->receiver.deliver = fp_drain_deliver;
@@ -252,6 +365,7 @@ static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idl
         free(drain);
         return NULL;
     }
+    drain->policy = sched_getscheduler(0);
     pthread_mutex_init(&drain->turn, NULL);
     pthread_mutex_init(&drain->mutex, NULL);
     pthread_condattr_init(&attributes);
@@ -279,7 +393,7 @@ static int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription,
     return error;
 }
 
-/* Ends and joins the thread: at most one idle period. What is queued stays. */
+/* Ends and joins the thread: at most one nap. What is queued stays. */
 static void fp_drain_stop(fp_drain_t *drain)
 {
     if (drain->running)
@@ -311,10 +425,7 @@ static void fp_drain_free(fp_drain_t *drain)
 
 static bool fp_drain_ready(fp_drain_t *drain)
 {
-    pthread_mutex_lock(&drain->mutex);
-    const bool ready = drain->ended || drain->head != drain->tail;
-    pthread_mutex_unlock(&drain->mutex);
-    return ready;
+    return fp_drain_queued(drain) > 0 || atomic_load_explicit(&drain->ended, memory_order_acquire);
 }
 
 /* Waits for a message or for the end, turning the drain itself: first at full speed, then with the breaks of the
@@ -391,6 +502,37 @@ static void fp_drain_quiet(fp_drain_t *drain)
         ssize_t ignored = read(drain->event_fd, &value, sizeof(value));
         (void)ignored;
     }
+}
+
+/* Up to `limit` messages, oldest first, each as a record of its length in 8 bytes and its first `most` bytes. One
+ * reader at a time. */
+static size_t fp_drain_take(fp_drain_t *drain, uint8_t *records, size_t most, size_t limit)
+{
+    size_t taken = 0;
+
+    if (0 == fp_drain_queued(drain))
+    {
+        taken = fp_drain_take_straight(drain, records, most, limit);
+        if (taken > 0 || 0 == fp_drain_queued(drain))
+        {
+            return taken;
+        }
+    }
+    pthread_mutex_lock(&drain->mutex);
+    for (; taken < limit && fp_drain_queued(drain) > 0; taken++)
+    {
+        const uint8_t *slot = fp_drain_slot(drain, drain->tail);
+        uint64_t length;
+        memcpy(&length, slot, sizeof(length));
+        fp_drain_store(records + taken * (sizeof(length) + most), slot + sizeof(length), length, most);
+        fp_drain_forward(&drain->tail, 1);
+    }
+    if (taken > 0 && 0 == fp_drain_queued(drain))
+    {
+        fp_drain_quiet(drain);
+    }
+    pthread_mutex_unlock(&drain->mutex);
+    return taken;
 }
 
 #endif

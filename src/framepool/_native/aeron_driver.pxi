@@ -7,6 +7,11 @@ THREADING = {
 }
 
 
+cdef const char *IDLE_CONDUCTOR = "framepool_idle_conductor"
+cdef const char *IDLE_RESOURCES = "framepool_idle_resources"
+cdef const char *IDLE_NETWORK = "framepool_idle_network"
+
+
 cdef class Driver:
     """Aeron's media driver. It neither looks for another one on its directory nor deletes it: `transport` does."""
 
@@ -51,6 +56,11 @@ cdef class Driver:
                 | driver_context_set_dir_delete_on_start(self.context, False)
                 | driver_context_set_dir_delete_on_shutdown(self.context, False)
                 | driver_context_set_threading_mode(self.context, THREADING[threading])
+                | driver_context_set_shared_idle_strategy(self.context, IDLE_NETWORK)
+                | driver_context_set_conductor_idle_strategy(self.context, IDLE_CONDUCTOR)
+                | driver_context_set_sharednetwork_idle_strategy(self.context, IDLE_NETWORK)
+                | driver_context_set_sender_idle_strategy(self.context, IDLE_NETWORK)
+                | driver_context_set_receiver_idle_strategy(self.context, IDLE_NETWORK)
                 | driver_context_set_timer_interval_ns(self.context, timer_interval_ns)
                 | driver_context_set_client_liveness_timeout_ns(self.context, client_liveness_timeout_ns)
                 | driver_context_set_publication_unblock_timeout_ns(self.context, publication_unblock_timeout_ns)
@@ -64,6 +74,8 @@ cdef class Driver:
                 | driver_context_set_ipc_term_buffer_length(self.context, ipc_term_length)
                 | driver_context_set_counters_buffer_length(self.context, counters_length)
             )
+        if result == 0 and fp_set_resource_agent_idle != NULL:
+            result = fp_set_resource_agent_idle(self.context, IDLE_RESOURCES)
         if result == 0:
             result = driver_init(&self.c, self.context)
         if result == 0:

@@ -94,9 +94,15 @@ cdef class AnyPublication(Child):
         return self.check_open()
 
     cdef int64_t tell(self, const uint8_t *data, size_t length) noexcept:
-        """`offer` for those who go on whatever becomes of the message: CLOSED where the media driver is lost."""
-        cdef int64_t position = self.send(data, length) if self.usable() else CLOSED
+        """`offer` for those who go on whatever becomes of the message: CLOSED where the media driver is lost.
+
+        The lines of the log that the next message will be written to are fetched now that nobody waits."""
+        cdef aeron_buffer_claim_t place
+        cdef int64_t position = self.reserve(length, &place) if self.usable() else CLOSED
         if position >= 0:
+            memcpy(place.data, data, length)
+            buffer_claim_commit(&place)
+            fp_expect_writes(place.data + length, DATA_HEADER_BYTES + length)
             self.sent += 1
         elif position > ERROR:
             self.outcomes[-position] += 1

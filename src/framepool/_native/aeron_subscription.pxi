@@ -205,7 +205,7 @@ cdef class Subscription(Child):
     def drain(self, *, Py_ssize_t capacity=1024, Py_ssize_t max_message=256, int64_t idle_ns=200_000):
         """Starts a thread that empties this subscription into a queue of the newest `capacity` messages.
 
-        `idle_ns` is how long it sleeps at most while nothing comes: the price of a lower latency is paid in CPU.
+        `idle_ns` is how long it sleeps at most while somebody waits and nothing comes: a lower latency is paid in CPU.
         """
         cdef Drain drain
         if not self.usable():
@@ -249,6 +249,13 @@ cdef class Subscription(Child):
     @property
     def is_connected(self):
         return self.image_count > 0
+
+    @property
+    def troubled(self):
+        """Whether Aeron has reported an error since this was added. It may have been unable to map the log of a
+        publication, for want of memory or descriptors; it does not try again, and nothing of that publication is
+        heard. `renew` has it try."""
+        return self.client.alive() and fp_report_count(self.client.report) != self.errors_before
 
     def images(self):
         """What it receives from, one `Image` each; the first 128."""
@@ -340,19 +347,13 @@ cdef class Drain:
 
     cdef uint64_t queued(self) noexcept:
         """How many messages can be taken."""
-        cdef uint64_t count
-        fp_drain_lock(self.c)
-        count = self.c.head - self.c.tail
-        fp_drain_unlock(self.c)
-        return count
+        return fp_drain_queued(self.c)
 
     cdef uint64_t fill(self) noexcept:
         """How many messages can be taken; where there are none, looks for some first."""
-        cdef uint64_t count = self.queued()
-        if count == 0:
+        if fp_drain_queued(self.c) == 0:
             fp_drain_turn_by_reader(self.c)
-            count = self.queued()
-        return count
+        return fp_drain_queued(self.c)
 
     def take(self, Py_ssize_t limit=256):
         """Up to `limit` messages, oldest first; what was queued before a loss is still handed over."""
@@ -375,14 +376,14 @@ cdef class Drain:
         # With the interpreter's lock held nobody else takes, so at least `count` messages are still there.
         fp_drain_lock(self.c)
         for i in range(count):
-            slot = self.c.slots + (self.c.tail % self.c.capacity) * self.c.slot_size
+            slot = fp_drain_slot(self.c, self.c.tail)
             memcpy(&length, slot, sizeof(length))
             item = new_bytes(<const char *>(slot + sizeof(length)), <Py_ssize_t>length)
             if item == NULL:
                 break
             fp_swap_item(result, <Py_ssize_t>i, item)
-            self.c.tail += 1
-        if self.c.head == self.c.tail:
+            fp_drain_forward(&self.c.tail, 1)
+        if fp_drain_queued(self.c) == 0:
             fp_drain_quiet(self.c)
         fp_drain_unlock(self.c)
         if item == NULL:
@@ -393,26 +394,9 @@ cdef class Drain:
     cdef Py_ssize_t take_records(self, uint8_t *records, size_t most, Py_ssize_t limit) except -1:
         """`take` without an object for each message: up to `limit` records of a length, in 8 bytes, and the first
         `most` bytes of the message. Returns how many; a loss is told by `check`, once nothing comes any more."""
-        cdef Py_ssize_t done = 0
-        cdef uint64_t length
-        cdef uint8_t *slot
-        cdef uint8_t *record = records
         if self.closed or self.subscription.client.forks != fp_forks():
             self.check()
-        if self.fill() == 0:
-            return 0
-        fp_drain_lock(self.c)
-        while done < limit and self.c.head != self.c.tail:
-            slot = self.c.slots + (self.c.tail % self.c.capacity) * self.c.slot_size
-            memcpy(&length, slot, sizeof(length))
-            memcpy(record, slot, sizeof(length) + (length if length < most else most))
-            record += sizeof(length) + most
-            self.c.tail += 1
-            done += 1
-        if done and self.c.head == self.c.tail:
-            fp_drain_quiet(self.c)
-        fp_drain_unlock(self.c)
-        return done
+        return <Py_ssize_t>fp_drain_take(self.c, records, most, <size_t>limit)
 
     def wait(self, timeout=None):
         """Waits without the interpreter's lock until there is something to take: True, or False after `timeout`
@@ -437,10 +421,7 @@ cdef class Drain:
     @property
     def waiting(self):
         """How many messages can be taken."""
-        fp_drain_lock(self.c)
-        count = self.c.head - self.c.tail
-        fp_drain_unlock(self.c)
-        return count
+        return fp_drain_queued(self.c)
 
     def fileno(self):
         """An eventfd that is readable while there is something to take or the connection has ended: for `select`
@@ -455,10 +436,10 @@ cdef class Drain:
         """`received` = taken + `overwritten` + `waiting`; `oversized` messages were too long for a slot."""
         fp_drain_lock(self.c)
         result = {
-            "received": self.c.head,
+            "received": self.c.head + self.c.straight.total,
             "overwritten": self.c.overwritten,
             "oversized": self.c.oversized,
-            "waiting": self.c.head - self.c.tail,
+            "waiting": fp_drain_queued(self.c),
             "filtered": self.c.receiver.filtered,
             "broken": self.c.receiver.broken,
         }

@@ -1,6 +1,7 @@
+from collections import Counter
 from collections.abc import Buffer, Callable
 from types import TracebackType
-from typing import Any, Final, Generic, final
+from typing import Any, Final, Generic, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,13 @@ class ClaimedSlot:
     def meta_version(self) -> int: ...
     @property
     def open(self) -> bool: ...
+    _producer: Any
+    _reporter: Any
+    _trace: Any
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
     def write_header(self) -> None: ...
     def finish(self, trace_id: int = 0, publish_timestamp: bool = False) -> int: ...
     def forsake(self) -> bool: ...
@@ -220,3 +228,27 @@ class FrameReader(UnderLease, Generic[F]):
     def count_lapped(self) -> None: ...
     def invalid(self) -> dict[DropReason, int]: ...
     def statistics(self) -> dict[str, int]: ...
+
+@final
+class Changes:
+    count: int
+
+class ProducerCore:
+    _frames: FrameWriter | None
+    _changes: Changes
+    _seen: int
+    _direct: bool
+    _meta_version: int
+    _publish_timestamps: bool
+    _own: Counter[str]
+    _slot_kind: type[ClaimedSlot]
+    publish: Callable[..., Any]
+    claim: Callable[..., Any]
+    def _claims(self, shape: object, dtype: object, order: str, layout: Layout) -> None: ...
+
+class ConsumerCore:
+    _frames: FrameReader[Any]
+    _changes: Changes
+    _seen: int
+    _direct: bool
+    poll: Callable[..., Any]

@@ -7,10 +7,12 @@ descriptor's codec and the account of frames. The readable twin of the codec is 
 reader with a plain one in Python on hostile descriptors and slots.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_CheckExact
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 
 cimport cython
@@ -30,7 +32,7 @@ from framepool._native.seqlock cimport (
     RingWriter,
 )
 
-from framepool.errors import FrameOverwritten, TensorError
+from framepool.errors import FrameOverwritten, NoPoolFits, TensorError, TransportError
 from framepool.shm.drop import DropReason
 from framepool.wire.dtypes import NUMPY_DTYPES
 
@@ -65,8 +67,13 @@ cdef extern from *:
     int fp_leading_zeros(uint64_t value) noexcept nogil
     object fp_instance(type kind, tuple nothing)
 
+cdef extern from "payload.h":
+    void fp_expect_writes(const unsigned char *at, size_t nbytes) noexcept nogil
+    void fp_copy_payload(unsigned char *to, const unsigned char *source, size_t nbytes, size_t ring) noexcept nogil
+
 cdef extern from "layout.h":
     enum:
+        FP_HEADER_SLOT_BYTES
         FP_MESSAGE_HEADER_BYTES
         FP_MESSAGE_HEADER_BLOCK_LENGTH_OFFSET
         FP_MESSAGE_HEADER_TEMPLATE_ID_OFFSET
@@ -96,6 +103,8 @@ cdef enum:
     BATCH = 256
     # A copy this long releases the interpreter; below it, the release costs more than it gives.
     RELEASE_FROM = 65536
+    # So much of the next payload is fetched ahead; of a longer one the copy itself fetches the rest in time.
+    AHEAD_BYTES = 4096
 
 cdef dict NUMPY = NUMPY_DTYPES
 cdef tuple NOTHING = ()
@@ -164,10 +173,12 @@ cdef class UnderLease:
 
     cdef bint over(self) noexcept:
         """Whether the lease has run out, in the eyes of this process."""
-        cdef int64_t now, last
         if self.deadline == NEVER and self.heartbeat is None:
             return False
-        now = fp_clock_ns(CLOCK_MONOTONIC)
+        return self.over_at(fp_clock_ns(CLOCK_MONOTONIC))
+
+    cdef bint over_at(self, int64_t now) noexcept:
+        cdef int64_t last
         if now >= self.deadline:
             return True
         if self.heartbeat is None:
@@ -178,3 +189,4 @@ cdef class UnderLease:
 
 include "frames_writer.pxi"
 include "frames_reader.pxi"
+include "frames_cores.pxi"

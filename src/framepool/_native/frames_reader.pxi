@@ -80,7 +80,7 @@ cdef class Taken:
         """The frame in place, read-only."""
         if self.ring.closed:
             raise self.overwritten()
-        return self.ring.array(self.checked)
+        return self.ring.view_of(self.checked)
 
     def __exit__(self, kind, error, trace):
         if self.ring.closed or not self.ring.unchanged(self.descriptor.seq):
@@ -264,14 +264,18 @@ cdef class FrameReader(UnderLease):
 
         Raises MediaDriverLost, TransportClosed or ForkedError when nothing is queued and nothing can come any more.
         """
+        return self.take_frames(limit)
+
+    cdef list take_frames(self, Py_ssize_t limit):
         cdef Descriptor found
-        cdef list result = []
+        cdef list result
         cdef Taken taken
         cdef Py_ssize_t left = limit
         if limit < 1:
             raise ValueError("the limit is at least 1")
         if self.over():
             return None
+        result = []
         self.begin()
         while left > 0 and self.advance(&found, left):
             if self.missing > self.max_gap_:

@@ -113,19 +113,25 @@ cdef class FrameWriter(UnderLease):
         """`publish` of an array under the next sequence number, which it returns: EXPIRED or ABANDONED otherwise. What
         became of the descriptor is counted only. The layout of an array that is of another kind than the last one
         is asked of `describe`."""
+        return self.put_next(data, timestamp_ns, meta_version, 0 if trace_id is None else trace_id, publish_timestamp)
+
+    cdef int64_t put_next(
+        self, data, timestamp_ns, uint32_t meta_version, uint64_t trace_id, bint publish_timestamp
+    ) except? -7:
         cdef cnp.ndarray array
         cdef Claim *claim
         cdef Layout layout
         cdef uint64_t seq = self.next_seq
         cdef uint64_t stamp
-        cdef int64_t outcome
+        cdef int64_t now, outcome
         array = <cnp.ndarray>data if cnp.PyArray_CheckExact(data) else <cnp.ndarray>np.asarray(data)
         layout = self.layout_of(array)
         self.publication.check_sender()
-        if self.over():
+        now = fp_clock_ns(CLOCK_MONOTONIC)
+        if self.over_at(now):
             self.expired += 1
             return C_EXPIRED
-        stamp = self.stamp(timestamp_ns)
+        stamp = self.stamp_at(now, timestamp_ns)
         claim = self.ring.claim_slot(seq, layout.tensor.extent)
         self.next_seq = seq + 1
         if self.last_column or cnp.PyArray_IS_C_CONTIGUOUS(array):
@@ -138,9 +144,8 @@ cdef class FrameWriter(UnderLease):
                 self.drop(claim, seq)
                 self.failed += 1
                 raise
-        outcome = self.finish(
-            claim, seq, layout, stamp, meta_version, 0 if trace_id is None else trace_id, publish_timestamp)
-        return outcome if outcome == C_ABANDONED else seq
+        outcome = self.finish(claim, seq, layout, stamp, meta_version, trace_id, publish_timestamp)
+        return outcome if outcome == C_ABANDONED else <int64_t>seq
 
     cdef Layout layout_of(self, cnp.ndarray array):
         """Of an array as it is stored: columns first if it lies so, else rows first. The last one is kept."""
@@ -175,17 +180,22 @@ cdef class FrameWriter(UnderLease):
     def claim(self, type kind, Layout layout not None, timestamp_ns=None, uint32_t meta_version=0):
         """The slot of the next sequence number as a `ClaimedSlot` of that kind, whose `finish` commits it. None if the
         lease is over."""
+        if not issubclass(kind, ClaimedSlot):
+            raise TypeError(f"{kind.__name__} is no kind of slot")
+        return self.claim_next(kind, layout, timestamp_ns, meta_version)
+
+    cdef ClaimedSlot claim_next(self, type kind, Layout layout, timestamp_ns, uint32_t meta_version):
         cdef ClaimedSlot slot
         cdef Claim *claim
         cdef uint64_t seq = self.next_seq
-        if not issubclass(kind, ClaimedSlot):
-            raise TypeError(f"{kind.__name__} is no kind of slot")
+        cdef int64_t now
         self.publication.check_sender()
-        if self.over():
+        now = fp_clock_ns(CLOCK_MONOTONIC)
+        if self.over_at(now):
             self.expired += 1
             return None
         slot = <ClaimedSlot>fp_instance(kind, NOTHING)
-        slot.timestamp_ns = self.stamp(timestamp_ns)
+        slot.timestamp_ns = self.stamp_at(now, timestamp_ns)
         claim = self.ring.claim_slot(seq, layout.tensor.extent)
         self.next_seq = seq + 1
         slot.writer = self
@@ -211,10 +221,20 @@ cdef class FrameWriter(UnderLease):
         cdef Claim *claim = self.ring.committable(seq, layout)
         return self.finish(claim, seq, layout, self.stamp(timestamp_ns), meta_version, trace_id, publish_timestamp)
 
+    cdef int64_t commit_claimed(self, ClaimedSlot slot, uint64_t trace_id, bint publish_timestamp) except? -7:
+        self.publication.check_sender()
+        cdef Claim *claim = self.ring.committable(slot.seq, slot.layout)
+        return self.finish(
+            claim, slot.seq, slot.layout, slot.timestamp_ns, slot.meta_version, trace_id, publish_timestamp)
+
     cdef uint64_t stamp(self, timestamp_ns) except? 0:
         if timestamp_ns is None:
             return <uint64_t>fp_clock_ns(self.clock)
         return timestamp_ns
+
+    cdef uint64_t stamp_at(self, int64_t now, timestamp_ns) except? 0:
+        """`stamp` for who has just read CLOCK_MONOTONIC."""
+        return <uint64_t>now if timestamp_ns is None and self.clock == CLOCK_MONOTONIC else self.stamp(timestamp_ns)
 
     cdef int check_array(self, cnp.ndarray array, Layout layout) except -1:
         """An array that lies otherwise than the layout must at least be what the layout says."""
@@ -231,12 +251,13 @@ cdef class FrameWriter(UnderLease):
 
     cdef void fill(self, Claim *claim, const void *source, size_t nbytes) noexcept:
         cdef unsigned char *target = self.ring.payload_of(claim)
+        cdef size_t ring = (<size_t>self.ring.mask + 1) * self.ring.pools[claim.pool].stride_bytes
         if nbytes < RELEASE_FROM:
             memcpy(target, source, nbytes)
         else:
             self.ring.busy += 1
             with nogil:
-                memcpy(target, source, nbytes)
+                fp_copy_payload(target, <const unsigned char *>source, nbytes, ring)
             self.ring.leave()
 
     cdef int seal(self, uint64_t seq, Layout layout, uint64_t timestamp_ns, uint32_t meta_version) except -1:
@@ -288,7 +309,17 @@ cdef class FrameWriter(UnderLease):
             self.unheard += 1
         else:
             self.untold += 1
+        self.expect(seq + 1, claim.pool, layout.tensor.extent)
         return outcome
+
+    cdef void expect(self, uint64_t seq, int32_t pool, uint64_t nbytes) noexcept:
+        """The slot of a frame that will come is out of the cache, its last one being a whole ring ago: it is fetched
+        now that nobody waits, and the next frame is told of sooner."""
+        cdef RingWriter ring = self.ring
+        cdef size_t index = <uint32_t>seq & ring.mask
+        cdef size_t stride = ring.pools[pool].stride_bytes
+        fp_expect_writes(ring.slots + index * FP_HEADER_SLOT_BYTES, FP_HEADER_SLOT_BYTES)
+        fp_expect_writes(ring.pools[pool].base + index * stride, min(nbytes, <uint64_t>AHEAD_BYTES))
 
     def statistics(self):
         """Frames committed, and of those told of, unheard because nobody listens, and untold because Aeron did not
@@ -306,7 +337,8 @@ cdef class FrameWriter(UnderLease):
 
 
 cdef class ClaimedSlot:
-    """A slot that `FrameWriter.claim` gave: to be filled through `array`, then finished or abandoned."""
+    """A slot that `FrameWriter.claim` gave: to be filled through `array`, then finished or abandoned. Leaving a `with`
+    block commits it, and abandons it after an exception."""
 
     cdef readonly FrameWriter writer
     cdef readonly Layout layout
@@ -316,6 +348,9 @@ cdef class ClaimedSlot:
     cdef readonly uint64_t timestamp_ns
     cdef readonly uint32_t meta_version
     cdef readonly bint open
+    cdef public object _producer
+    cdef public object _reporter
+    cdef public object _trace
 
     @property
     def ring(self):
@@ -326,6 +361,28 @@ cdef class ClaimedSlot:
         """Of the regions that it lies in."""
         return self.writer.epoch
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if error is not None:
+            self.abandon()
+        elif not self.finish_short():
+            self.commit()
+
+    cdef bint finish_short(self) except -1:
+        """Commits if nothing but a descriptor is to be told and nothing changed since the claim: whether it was so."""
+        cdef ProducerCore producer
+        if not self.open or self._reporter is not None or self._trace is not None:
+            return False
+        producer = <ProducerCore?>self._producer
+        if not producer.unchanged() or producer._frames is not self.writer:
+            return False
+        self.open = False
+        if self.writer.commit_claimed(self, 0, producer._publish_timestamps) == C_ABANDONED:
+            raise producer._lease_ended(self.seq)
+        return True
+
     def write_header(self):
         """What readers need before the commit (decisions.md #29)."""
         self.writer.ring.write_header(self.seq, self.layout, self.timestamp_ns, self.meta_version)
@@ -333,8 +390,7 @@ cdef class ClaimedSlot:
     def finish(self, uint64_t trace_id=0, bint publish_timestamp=False):
         """As `FrameWriter.commit`."""
         self.open = False
-        return self.writer.commit(
-            self.seq, self.layout, self.timestamp_ns, self.meta_version, trace_id, publish_timestamp)
+        return self.writer.commit_claimed(self, trace_id, publish_timestamp)
 
     def forsake(self):
         """Gives the slot up: readers see a gap. False if the ring was closed with its epoch."""

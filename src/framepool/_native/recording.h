@@ -3,9 +3,19 @@
 #ifndef FP_RECORDING_H
 #define FP_RECORDING_H
 
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+/* Positions of the staging buffer: what is before one was written, or read, before it was stored. */
+static inline uint64_t fp_position(const uint64_t *position) {
+    return atomic_load_explicit((const _Atomic uint64_t *)position, memory_order_acquire);
+}
+static inline void fp_set_position(uint64_t *position, uint64_t value) {
+    atomic_store_explicit((_Atomic uint64_t *)position, value, memory_order_release);
+}
 
 static unsigned char *fp_map_twice(size_t capacity) {
     unsigned char *base;

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset, strerror
 
 cimport cython
 
-from framepool._native.seqlock cimport CheckedSlot, RingReader
+from framepool._native.seqlock cimport CheckedSlot, RingReader, Slot
 
 from framepool.errors import AllocationError
 
@@ -27,6 +27,8 @@ cdef extern from "crc32c.h":
 cdef extern from "recording.h":
     unsigned char *fp_map_twice(size_t capacity) noexcept nogil
     void fp_unmap_twice(unsigned char *base, size_t capacity) noexcept nogil
+    uint64_t fp_position(const uint64_t *position) noexcept nogil
+    void fp_set_position(uint64_t *position, uint64_t value) noexcept nogil
 
 cdef extern from "layout.h":
     enum:
@@ -92,8 +94,6 @@ cdef enum:
     PAGE = 4096
     HEADER_BYTES = 512
     CHECKED_FROM = 8
-    # A copy this long releases the interpreter; below it, the release costs more than it gives.
-    RELEASE_FROM = 65536
 
 cdef enum:
     C_DONE = 0
@@ -113,23 +113,41 @@ LAPPED = C_LAPPED
 fp_crc32c_init()
 
 
+cdef struct Job:
+    # A frame that is to be added, as far as it is needed without the interpreter.
+    void *ring
+    void *checked
+    const unsigned char *source
+    uint64_t length
+    uint64_t seq
+    uint64_t epoch
+    uint64_t publish_timestamp_ns
+    uint64_t trace_id
+    uint32_t stream_id
+
+
 cdef inline uint64_t padded(uint64_t length) noexcept nogil:
     return (length + ALIGNMENT - 1) & ~<uint64_t>(ALIGNMENT - 1)
 
 
 @cython.final
 cdef class Staging:
-    """A ring of bytes at positions that only rise: one thread adds at `head`, another lets go at `tail`.
+    """A ring of bytes at positions that only rise: one thread adds at `head`, another takes up to `ready` and lets go
+    of it at `tail`.
 
-    Whatever is between the two is one contiguous piece of memory, on a page where its position is. The headers of the
+    Whatever is between tail and head is one contiguous piece of memory, on a page where its position is. The headers of the
     frames that were added are kept beside it until they are asked for: they become the index of the segment.
     """
 
     cdef unsigned char *base
     cdef readonly uint64_t capacity
-    cdef readonly uint64_t head
-    cdef readonly uint64_t tail
+    cdef uint64_t head_
+    cdef uint64_t ready_
+    cdef uint64_t tail_
+    cdef bint holding
     cdef Py_ssize_t exports
+    cdef Job *jobs
+    cdef Py_ssize_t jobs_allocated
     cdef unsigned char *headers
     cdef int64_t *offsets
     cdef readonly size_t rows
@@ -143,6 +161,7 @@ cdef class Staging:
             fp_unmap_twice(self.base, self.capacity)
         free(self.headers)
         free(self.offsets)
+        free(self.jobs)
 
     cdef int map(self, size_t capacity) except -1:
         cdef unsigned char *base
@@ -166,38 +185,67 @@ cdef class Staging:
         self.exports -= 1
 
     @property
+    def head(self):
+        """Where what is added next begins. For the thread that adds."""
+        return self.head_
+
+    @property
+    def ready(self):
+        """Up to where it may be taken."""
+        return fp_position(&self.ready_)
+
+    @property
+    def tail(self):
+        """Where what is not released begins."""
+        return fp_position(&self.tail_)
+
+    @property
     def room(self):
         """Bytes that can be added now."""
-        return self.capacity - (self.head - self.tail)
+        return self.capacity - (self.head_ - fp_position(&self.tail_))
 
     def grow(self, size_t capacity):
         """Makes it larger, if nothing is in it: whether it is so large now."""
-        if capacity > self.capacity and self.head == self.tail and self.exports == 0:
+        if capacity > self.capacity and self.head_ == fp_position(&self.tail_) and self.exports == 0:
             self.map(capacity)
         return self.capacity >= capacity
 
     def view(self, uint64_t start, uint64_t end):
         """The bytes between two positions, in one piece; they stay until they are released."""
-        if not self.tail <= start <= end <= self.head:
+        if not self.tail_ <= start <= end <= self.head_:
             raise ValueError(f"{start} to {end} is not between {self.tail} and {self.head}")
         cdef Py_ssize_t at = <Py_ssize_t>(start % self.capacity)
         return memoryview(self)[at:at + <Py_ssize_t>(end - start)]
 
     def release(self, uint64_t position):
         """Lets go of everything before a position."""
-        if not self.tail <= position <= self.head:
-            raise ValueError(f"{position} is not between {self.tail} and {self.head}")
-        self.tail = position
+        if not self.tail_ <= position <= fp_position(&self.ready_):
+            raise ValueError(f"{position} is not between {self.tail} and {self.ready}")
+        fp_set_position(&self.tail_, position)
+
+    def hold(self):
+        """Keeps what is added from now on to itself, because it may still be changed."""
+        self.holding = True
+
+    def publish(self):
+        """Lets everything be taken that was added."""
+        self.holding = False
+        fp_set_position(&self.ready_, self.head_)
+
+    cdef void advance(self, uint64_t length) noexcept nogil:
+        self.head_ += length
+        if not self.holding:
+            fp_set_position(&self.ready_, self.head_)
 
     def append(self, record):
         """Adds bytes, if there is room: whether there was."""
         cdef Py_buffer source
         cdef bint fits
         PyObject_GetBuffer(record, &source, PyBUF_SIMPLE)
-        fits = <uint64_t>source.len <= self.capacity - (self.head - self.tail)
+        fits = <uint64_t>source.len <= self.capacity - (self.head_ - fp_position(&self.tail_))
         if fits:
-            memcpy(self.base + self.head % self.capacity, source.buf, source.len)
-            self.head += source.len
+            memcpy(self.base + self.head_ % self.capacity, source.buf, source.len)
+            self.advance(source.len)
         PyBuffer_Release(&source)
         return fits
 
@@ -209,54 +257,73 @@ cdef class Staging:
         have `limit` bytes: how many were added, and why not more.
 
         A segment without a frame takes one that is too long for it. A frame that was LAPPED or TORN is the one behind
-        those that were added; one whose epoch is over is LAPPED.
+        those that were added; one whose epoch is over is LAPPED. All of it runs without the interpreter's lock, taken
+        once for all frames: a program that is busy in Python elsewhere costs no frames here.
         """
-        cdef Py_ssize_t at
+        cdef Py_ssize_t count = len(frames) - first
+        cdef Py_ssize_t held = 0, done = 0
         cdef int code = C_DONE
-        for at in range(first, len(frames)):
-            code = self.add(frames[at], origin, limit, segment_id, number, recorded_ns, monotonic_ns)
-            if code:
-                return at - first, code
-            number += 1
-        return len(frames) - first, code
+        if count <= 0:
+            return 0, C_DONE
+        self.reserve(count)
+        try:
+            while held < count and self.describe(frames[first + held], &self.jobs[held]):
+                held += 1
+            with nogil:
+                while done < held and code == C_DONE:
+                    code = self.add(&self.jobs[done], origin, limit, segment_id, number, recorded_ns, monotonic_ns)
+                    if code == C_DONE:
+                        done += 1
+                        number += 1
+        finally:
+            while held > 0:
+                held -= 1
+                (<RingReader>self.jobs[held].ring).leave()
+        if code == C_DONE and done < count:
+            code = C_LAPPED
+        return done, code
 
-    cdef int add(
-        self, frame, uint64_t origin, uint64_t limit, uint64_t segment_id, uint32_t number, uint64_t recorded_ns,
-        uint64_t monotonic_ns
-    ) except -1:
+    cdef bint describe(self, frame, Job *job) except -1:
+        """What of a frame is needed, with its ring held open; False if that is closed."""
         cdef RingReader ring
         cdef CheckedSlot checked
         ring, checked = frame.slot
-        if ring.closed or not ring.unchanged(checked.slot.seq):
-            return C_LAPPED
-        cdef const unsigned char *source = ring.payload_of(checked)
-        cdef size_t length = checked.slot.values_len_bytes
-        cdef uint64_t record = padded(HEADER_BYTES + length)
-        cdef unsigned char *target
-        cdef fp_frame_header_t *header
-        cdef uint32_t crc = 0
-        cdef bint whole
-        if checked.slot.pool >= 0 and length > ring.pools[checked.slot.pool].stride_bytes:
+        if ring.closed:
+            return False
+        job.source = ring.payload_of(checked)
+        job.length = checked.slot.values_len_bytes
+        if checked.slot.pool >= 0 and job.length > ring.pools[checked.slot.pool].stride_bytes:
             raise ValueError("this slot was checked by another reader")
-        if number > 0 and self.head + record - origin > limit:
+        told = frame.publish_timestamp_ns
+        job.publish_timestamp_ns = NO_TIMESTAMP if told is None else told
+        told = frame.trace_id
+        job.trace_id = NO_TRACE_ID if told is None else told
+        job.stream_id = frame.stream_id
+        job.epoch = frame.epoch
+        job.seq = checked.slot.seq
+        job.ring = <void *>ring  # the caller's list keeps both
+        job.checked = <void *>checked
+        ring.busy += 1
+        return True
+
+    cdef int add(
+        self, const Job *job, uint64_t origin, uint64_t limit, uint64_t segment_id, uint32_t number,
+        uint64_t recorded_ns, uint64_t monotonic_ns
+    ) noexcept nogil:
+        cdef uint64_t record = padded(HEADER_BYTES + job.length)
+        cdef unsigned char *target = self.base + self.head_ % self.capacity
+        cdef fp_frame_header_t *header = <fp_frame_header_t *>target
+        cdef uint32_t crc
+        if number > 0 and self.head_ + record - origin > limit:
             return C_SEGMENT_FULL
-        if record > self.capacity - (self.head - self.tail):
+        if record > self.capacity - (self.head_ - fp_position(&self.tail_)):
             return C_NO_ROOM
-        self.reserve_row()
-        target = self.base + self.head % self.capacity
-        header = <fp_frame_header_t *>target
-        if length < RELEASE_FROM:
-            crc = fp_crc32c_copy(0, target + HEADER_BYTES, source, length)
-            whole = ring.unchanged(checked.slot.seq)
-        else:
-            ring.busy += 1
-            with nogil:
-                crc = fp_crc32c_copy(0, target + HEADER_BYTES, source, length)
-                whole = ring.unchanged(checked.slot.seq)
-            ring.leave()
-        if not whole:
+        if not unchanged(job):
+            return C_LAPPED
+        crc = fp_crc32c_copy(0, target + HEADER_BYTES, job.source, job.length)
+        if not unchanged(job):
             return C_TORN
-        memset(target + HEADER_BYTES + length, 0, record - HEADER_BYTES - length)
+        memset(target + HEADER_BYTES + job.length, 0, record - HEADER_BYTES - job.length)
         memset(target, 0, HEADER_BYTES)
         header.magic = MAGIC
         header.version = VERSION
@@ -264,29 +331,28 @@ cdef class Staging:
         header.header_bytes = HEADER_BYTES
         header.segment_id = segment_id
         header.record_bytes = record
-        header.stored_bytes = header.raw_bytes = length
+        header.stored_bytes = header.raw_bytes = job.length
         header.stored_crc = header.raw_crc = crc
         header.index = number
         header.recorded_ns = recorded_ns
         header.monotonic_ns = monotonic_ns
-        header.stream_id = frame.stream_id
-        header.epoch = frame.epoch
-        header.seq = checked.slot.seq
-        told = frame.publish_timestamp_ns
-        header.publish_timestamp_ns = NO_TIMESTAMP if told is None else told
-        told = frame.trace_id
-        header.trace_id = NO_TRACE_ID if told is None else told
-        write_slot(header.slot, checked)
+        header.stream_id = job.stream_id
+        header.epoch = job.epoch
+        header.seq = job.seq
+        header.publish_timestamp_ns = job.publish_timestamp_ns
+        header.trace_id = job.trace_id
+        write_slot(header.slot, job)
         self.finish(header, origin)
         return C_DONE
 
     def restore(self, uint64_t position, payload, uint32_t codec, uint64_t origin):
-        """Stores the last frame, which begins at `position`, in another way: its payload is `payload` now."""
+        """Stores the last frame, which begins at `position` and is held, in another way: its payload is `payload`."""
         cdef fp_frame_header_t *header = <fp_frame_header_t *>(self.base + position % self.capacity)
         cdef Py_buffer source
         cdef uint64_t record
-        if not self.tail <= position < self.head or position + header.record_bytes != self.head or self.rows == 0:
-            raise ValueError(f"the last record does not begin at {position}")
+        if (not fp_position(&self.ready_) <= position < self.head_ or position + header.record_bytes != self.head_
+                or self.rows == 0):
+            raise ValueError(f"the last record does not begin at {position}, or is not held")
         PyObject_GetBuffer(payload, &source, PyBUF_SIMPLE)
         try:
             if <uint64_t>source.len > header.stored_bytes:
@@ -299,24 +365,32 @@ cdef class Staging:
             memset(<unsigned char *>header + HEADER_BYTES + source.len, 0, record - HEADER_BYTES - source.len)
         finally:
             PyBuffer_Release(&source)
-        self.head = position
+        self.head_ = position
         self.rows -= 1
         self.finish(header, origin)
 
-    cdef void finish(self, fp_frame_header_t *header, uint64_t origin) noexcept:
+    cdef void finish(self, fp_frame_header_t *header, uint64_t origin) noexcept nogil:
         """Sums the header up, notes it for the index, and makes the record count."""
         header.header_crc = fp_crc32c(0, <unsigned char *>header + CHECKED_FROM, HEADER_BYTES - CHECKED_FROM)
         memcpy(self.headers + self.rows * HEADER_BYTES, header, HEADER_BYTES)
-        self.offsets[self.rows] = <int64_t>(self.head - origin)
+        self.offsets[self.rows] = <int64_t>(self.head_ - origin)
         self.rows += 1
-        self.head += header.record_bytes
+        self.advance(header.record_bytes)
 
-    cdef int reserve_row(self) except -1:
-        cdef size_t allocated
+    cdef int reserve(self, Py_ssize_t count) except -1:
+        """Room for so many more frames beside the buffer."""
+        cdef size_t allocated = self.rows_allocated if self.rows_allocated else 1024
         cdef void *grown
-        if self.rows < self.rows_allocated:
+        if count > self.jobs_allocated:
+            grown = realloc(self.jobs, count * sizeof(Job))
+            if grown == NULL:
+                raise MemoryError
+            self.jobs = <Job *>grown
+            self.jobs_allocated = count
+        if self.rows + count <= self.rows_allocated:
             return 0
-        allocated = self.rows_allocated * 2 if self.rows_allocated else 1024
+        while allocated < self.rows + count:
+            allocated *= 2
         grown = realloc(self.headers, allocated * HEADER_BYTES)
         if grown == NULL:
             raise MemoryError
@@ -338,15 +412,21 @@ cdef class Staging:
         )
 
 
-cdef void write_slot(unsigned char *slot, CheckedSlot checked) noexcept:
+cdef inline bint unchanged(const Job *job) noexcept nogil:
+    """Whether the slot still holds the frame; all loads of it come before."""
+    return (<RingReader>job.ring).unchanged(job.seq)
+
+
+cdef void write_slot(unsigned char *slot, const Job *job) noexcept nogil:
     """The slot header as it was in the ring, committed; the padding that says nothing is zero."""
-    cdef uint64_t word = checked.slot.seq << 1 | 1
+    cdef Slot *was = &(<CheckedSlot>job.checked).slot
+    cdef uint64_t word = was.seq << 1 | 1
     cdef uint32_t length = FP_TENSOR_HEADER_BYTES
     memcpy(slot + FP_SLOT_HEADER_SEQ_COMMIT_OFFSET, &word, 8)
-    memcpy(slot + FP_SLOT_HEADER_VALUES_LEN_BYTES_OFFSET, &checked.slot.values_len_bytes, 4)
-    memcpy(slot + FP_SLOT_HEADER_PAYLOAD_SLOT_OFFSET, &checked.slot.payload_slot, 4)
-    memcpy(slot + FP_SLOT_HEADER_POOL_ID_OFFSET, &checked.slot.pool_id, 2)
-    memcpy(slot + FP_SLOT_HEADER_TIMESTAMP_NS_OFFSET, &checked.slot.timestamp_ns, 8)
-    memcpy(slot + FP_SLOT_HEADER_META_VERSION_OFFSET, &checked.slot.meta_version, 4)
+    memcpy(slot + FP_SLOT_HEADER_VALUES_LEN_BYTES_OFFSET, &was.values_len_bytes, 4)
+    memcpy(slot + FP_SLOT_HEADER_PAYLOAD_SLOT_OFFSET, &was.payload_slot, 4)
+    memcpy(slot + FP_SLOT_HEADER_POOL_ID_OFFSET, &was.pool_id, 2)
+    memcpy(slot + FP_SLOT_HEADER_TIMESTAMP_NS_OFFSET, &was.timestamp_ns, 8)
+    memcpy(slot + FP_SLOT_HEADER_META_VERSION_OFFSET, &was.meta_version, 4)
     memcpy(slot + FP_HEADER_BYTES_OFFSET, &length, 4)
-    memcpy(slot + FP_TENSOR_HEADER_OFFSET, checked.layout.raw, FP_TENSOR_HEADER_BYTES)
+    memcpy(slot + FP_TENSOR_HEADER_OFFSET, (<CheckedSlot>job.checked).layout.raw, FP_TENSOR_HEADER_BYTES)

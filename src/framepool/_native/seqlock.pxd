@@ -1,5 +1,6 @@
 """What other compiled modules may use of the slot core without passing through Python."""
 
+from cpython.ref cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum Drop:
@@ -73,10 +74,19 @@ cdef class Layout:
     cdef Tensor tensor
     cdef object _shape
     cdef object _strides
+    cdef object _element
+    cdef object element(self)
 
 cdef class CheckedSlot:
     cdef Slot slot
     cdef readonly Layout layout
+
+cdef struct Spare:
+    # An array that was handed out, for when nobody has it any more.
+    PyObject *array
+    PyObject *layout  # compared, and kept alive with it
+    int32_t pool
+    int flags
 
 cdef class Ring:
     cdef unsigned char *slots
@@ -88,10 +98,15 @@ cdef class Ring:
     cdef Py_buffer *views
     cdef int32_t nviews
     cdef tuple arrays
+    cdef Spare spares[4]
+    cdef int next_spare
     cdef int open_(self) except -1
     cdef void release(self) noexcept
     cdef void leave(self) noexcept
     cdef object array_of(self, const unsigned char *start, int32_t pool, Layout layout, bint writable)
+    cdef object new_array_of(self, const unsigned char *start, int32_t pool, Layout layout, bint writable)
+    cdef void keep_spare(self, object array, int32_t pool, Layout layout)
+    cdef void drop_spares(self) noexcept
 
 cdef class RingWriter(Ring):
     cdef Claim *claims
@@ -114,3 +129,4 @@ cdef class RingReader(Ring):
     cdef CheckedSlot check_slot(self, uint64_t seq, int *reason)
     cdef bint unchanged(self, uint64_t seq) noexcept nogil
     cdef const unsigned char *payload_of(self, CheckedSlot checked) except NULL
+    cdef object view_of(self, CheckedSlot checked)

@@ -2,12 +2,7 @@
 """The slot in C: claim, fill, commit on one side, check, copy, check again on the other (Wire 8.2, 8.3, 15.3).
 
 The readable twin is `framepool.shm.slot` with `ring`, `pool` and `tensor`; tests compare the two on random and
-hostile slots. What this one adds is the memory order. The seqlock needs four edges, here as C11 says them:
-
-- the store of the in-progress word, then a release fence: no payload store moves above the claim;
-- all other stores, then a release store of the committed word: none moves below the commit;
-- an acquire load of the word, then the header and payload: no load moves above the first check;
-- the loads of header and payload, then an acquire fence and the second load: none moves below the second check.
+hostile slots. What this one adds is the memory order: `seqlock.h` has the four steps and says what each keeps in place.
 
 The bytes between the two checks are copied by memcpy and may race with a writer; the copy is used only once the
 second check has shown that there was none. Every field is validated from one private copy of the header, so a
@@ -17,7 +12,7 @@ hostile writer cannot change what was checked. `seq_commit` is the only aligned 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from cpython.ref cimport Py_INCREF, PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject, PyTypeObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -32,31 +27,19 @@ from framepool.wire.dtypes import NUMPY_DTYPES
 
 cdef extern from *:
     """
-    #include <stdatomic.h>
     #include <stdint.h>
 
-    #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-    #error "framepool's shared memory is little-endian only (Wire 15.1)"
-    #endif
-    _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "seq_commit needs lock-free atomics");
-
-    static inline uint64_t fp_load_acquire(const void *word) {
-        return atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire);
-    }
-    static inline void fp_store_release(void *word, uint64_t value) {
-        atomic_store_explicit((_Atomic uint64_t *)word, value, memory_order_release);
-    }
-    static inline void fp_fence_acquire(void) { atomic_thread_fence(memory_order_acquire); }
-    static inline void fp_fence_release(void) { atomic_thread_fence(memory_order_release); }
     static inline int fp_times(int64_t a, int64_t b, int64_t *product) {
         return __builtin_mul_overflow(a, b, product);
     }
     """
-    uint64_t fp_load_acquire(const void *word) noexcept nogil
-    void fp_store_release(void *word, uint64_t value) noexcept nogil
-    void fp_fence_acquire() noexcept nogil
-    void fp_fence_release() noexcept nogil
     bint fp_times(int64_t a, int64_t b, int64_t *product) noexcept nogil
+
+cdef extern from "seqlock.h":
+    void fp_slot_begin(void *slot, uint64_t seq) noexcept nogil
+    void fp_slot_commit(void *slot, uint64_t seq) noexcept nogil
+    uint64_t fp_slot_look(const void *slot) noexcept nogil
+    uint64_t fp_slot_look_again(const void *slot) noexcept nogil
 
 cdef extern from "layout.h":
     enum:
@@ -162,6 +145,33 @@ cdef extern from "numpy/arrayobject.h":
         PyTypeObject *kind, PyArray_Descr *dtype, int ndims, const cnp.npy_intp *shape, const cnp.npy_intp *strides,
         void *data, int flags, PyObject *like)
     PyTypeObject PyArray_Type
+
+cdef extern from *:
+    """
+    #include <string.h>
+
+    /* Whether an array is ours alone and nobody changed what it says of itself. */
+    static inline int fp_array_free(
+        PyObject *object, PyObject *dtype, int flags, int ndims, const int64_t *shape, const int64_t *strides)
+    {
+        const PyArrayObject_fields *array = (const PyArrayObject_fields *)object;
+        return Py_REFCNT(object) == 1 && array->flags == flags && array->nd == ndims && array->weakreflist == NULL &&
+            (PyObject *)array->descr == dtype &&
+            0 == memcmp(array->dimensions, shape, (size_t)ndims * 8) &&
+            0 == memcmp(array->strides, strides, (size_t)ndims * 8);
+    }
+
+    static inline void fp_array_point(PyObject *object, const unsigned char *at)
+    {
+        ((PyArrayObject_fields *)object)->data = (char *)at;
+    }
+    """
+    bint fp_array_free(
+        PyObject *array, PyObject *dtype, int flags, int ndims, const int64_t *shape, const int64_t *strides) noexcept
+    void fp_array_point(PyObject *array, const unsigned char *at) noexcept
+
+cdef enum:
+    SPARES = 4
 
 cnp.import_array()
 
@@ -339,6 +349,12 @@ cdef class Layout:
                 self._strides = tuple([self.tensor.strides[i] for i in range(self.tensor.ndims)])
         return self._strides
 
+    cdef object element(self):
+        """numpy's dtype of what lies in memory; of BIT that is its packed bytes."""
+        if self._element is None:
+            self._element = uint8 if self.tensor.dtype == FP_DTYPE_BIT else <object>NUMPY[self.tensor.dtype]
+        return self._element
+
     @property
     def progress_unit(self):
         """The number of the wire's ProgressUnit."""
@@ -476,6 +492,7 @@ cdef class Ring:
         return 0
 
     cdef void release(self) noexcept:
+        self.drop_spares()
         self.arrays = None
         while self.nviews > 0:
             self.nviews -= 1
@@ -487,19 +504,57 @@ cdef class Ring:
             self.release()
 
     cdef object array_of(self, const unsigned char *start, int32_t pool, Layout layout, bint writable):
-        """The tensor at `start` as a view that keeps its pool's buffer exported for as long as it lives."""
+        """The tensor at `start` as a view that keeps its pool's buffer exported for as long as it lives. An array that
+        was handed out before, that nobody has any more and that is as it was made, is pointed there and serves again:
+        a new one costs as much as the rest of a frame."""
+        cdef Spare *spare
+        cdef object array
+        cdef int i
+        for i in range(SPARES):
+            spare = &self.spares[i]
+            if spare.layout == <PyObject *>layout and spare.pool == pool and fp_array_free(
+                    spare.array, <PyObject *>layout._element, spare.flags, layout.tensor.ndims, layout.tensor.shape,
+                    layout.tensor.strides):
+                fp_array_point(spare.array, start)
+                return <object>spare.array
+        array = self.new_array_of(start, pool, layout, writable)
+        if layout.tensor.dtype != FP_DTYPE_BIT:
+            self.keep_spare(array, pool, layout)
+        return array
+
+    cdef void keep_spare(self, object array, int32_t pool, Layout layout):
+        cdef Spare *spare = &self.spares[self.next_spare]
+        cdef Spare before = spare[0]
+        self.next_spare = (self.next_spare + 1) % SPARES
+        Py_INCREF(array)
+        Py_INCREF(layout)
+        spare.array = <PyObject *>array
+        spare.layout = <PyObject *>layout
+        spare.pool = pool
+        spare.flags = cnp.PyArray_FLAGS(<cnp.ndarray>array)
+        Py_XDECREF(before.array)  # last: whoever watches it may be called, and come back here
+        Py_XDECREF(before.layout)
+
+    cdef void drop_spares(self) noexcept:
+        cdef Spare spare
+        cdef int i
+        for i in range(SPARES):
+            spare = self.spares[i]
+            self.spares[i].array = self.spares[i].layout = NULL
+            Py_XDECREF(spare.array)
+            Py_XDECREF(spare.layout)
+
+    cdef object new_array_of(self, const unsigned char *start, int32_t pool, Layout layout, bint writable):
         cdef object base = self.arrays[pool]
         cdef int64_t *strides = layout.tensor.strides
         cdef int64_t *shape = layout.tensor.shape
         cdef int64_t packed = <int64_t>layout.tensor.extent
         cdef int ndims = layout.tensor.ndims
-        cdef object dtype = uint8
+        cdef object dtype = layout.element()
         if layout.tensor.dtype == FP_DTYPE_BIT:
             ndims = 1
             shape = &packed
             strides = NULL
-        else:
-            dtype = <object>NUMPY[layout.tensor.dtype]
         Py_INCREF(dtype)
         view = PyArray_NewFromDescr(
             &PyArray_Type, <PyArray_Descr *>dtype, ndims, <cnp.npy_intp *>shape, <cnp.npy_intp *>strides,
@@ -512,7 +567,7 @@ cdef object shaped(Layout layout, buffer, Py_ssize_t offset):
     """The tensor in `buffer`: BIT as its packed bytes, all others in their shape."""
     if layout.tensor.dtype == FP_DTYPE_BIT:
         return new_array((layout.tensor.extent,), uint8, buffer, offset)
-    return new_array(layout.shape, <object>NUMPY[layout.tensor.dtype], buffer, offset, layout.strides)
+    return new_array(layout.shape, layout.element(), buffer, offset, layout.strides)
 
 
 @cython.final
@@ -545,8 +600,7 @@ cdef class RingWriter(Ring):
         cdef uint32_t index = <uint32_t>seq & self.mask
         self.claims[index] = Claim(seq, nbytes, pool, True)
         self.floor = seq + 1
-        fp_store_release(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES, seq << 1)
-        fp_fence_release()
+        fp_slot_begin(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES, seq)
 
     cdef void fill_header(self, const Claim *claim, const unsigned char *tensor_header,
                           uint64_t timestamp_ns, uint32_t meta_version) noexcept nogil:
@@ -569,7 +623,7 @@ cdef class RingWriter(Ring):
         """Publish step 4: the committed word, ordered after every store to payload and header."""
         cdef uint32_t index = <uint32_t>claim.seq & self.mask
         claim.open = False
-        fp_store_release(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES, claim.seq << 1 | 1)
+        fp_slot_commit(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES, claim.seq)
 
     cdef unsigned char *payload_of(self, const Claim *claim) noexcept nogil:
         cdef PoolMap *pool = &self.pools[claim.pool]
@@ -694,15 +748,14 @@ cdef class RingReader(Ring):
         """Copies the slot of `seq` and validates all of the copy but its TensorHeader; the broken rule or 0."""
         cdef uint32_t index = <uint32_t>seq & self.mask
         cdef const unsigned char *slot = self.slots + <size_t>index * FP_HEADER_SLOT_BYTES
-        cdef uint64_t word = fp_load_acquire(slot)
+        cdef uint64_t word = fp_slot_look(slot)
         cdef int32_t i
         if not word & 1:
             return NOT_COMMITTED
         if word >> 1 != seq:
             return WRONG_SEQUENCE
         memcpy(copy, slot, FP_HEADER_SLOT_BYTES)
-        fp_fence_acquire()
-        if fp_load_acquire(slot) != word:
+        if fp_slot_look_again(slot) != word:
             return OVERWRITTEN
         out.seq = seq
         out.values_len_bytes = u32(copy + FP_SLOT_HEADER_VALUES_LEN_BYTES_OFFSET)
@@ -732,9 +785,7 @@ cdef class RingReader(Ring):
 
     cdef bint unchanged(self, uint64_t seq) noexcept nogil:
         """The second check, ordered after every load of the payload."""
-        cdef uint64_t word
-        fp_fence_acquire()
-        word = fp_load_acquire(self.slots + <size_t>(<uint32_t>seq & self.mask) * FP_HEADER_SLOT_BYTES)
+        cdef uint64_t word = fp_slot_look_again(self.slots + <size_t>(<uint32_t>seq & self.mask) * FP_HEADER_SLOT_BYTES)
         return word & 1 and word >> 1 == seq
 
     def check(self, uint64_t seq):
@@ -779,7 +830,7 @@ cdef class RingReader(Ring):
         self.open_()
         if index > self.mask:
             raise IndexError(f"slot {index} of a ring of {self.nslots}")
-        return fp_load_acquire(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES)
+        return fp_slot_look(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES)
 
     def still(self, uint64_t seq):
         """Whether the slot still holds frame `seq`, committed: all that was read of it until now is whole."""
@@ -791,6 +842,9 @@ cdef class RingReader(Ring):
 
         BIT comes as its packed bytes. A frame without payload touches no pool.
         """
+        return self.view_of(checked)
+
+    cdef object view_of(self, CheckedSlot checked):
         cdef const unsigned char *payload = self.payload_of(checked)
         if checked.slot.pool < 0:
             return shaped(checked.layout, b"", 0)

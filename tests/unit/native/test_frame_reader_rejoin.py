@@ -17,7 +17,7 @@ from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Client, Drain, Publication, Subscription
 from framepool.wire._generated.control_900 import FrameDescriptor
 from tests.support.slots import CoreSlots
-from tests.unit.transport.conftest import CHANNEL
+from tests.unit.transport.conftest import CHANNEL, open_for_messages
 
 STREAM, EPOCH, NSLOTS = 10_000, 5, 8
 LAYOUT = Layout(TensorLayout.build(np.uint8, (4,)).header)
@@ -31,7 +31,7 @@ class Scene:
         self.subscription: Subscription = client.add_subscription(CHANNEL, 20)
         self.onlooker: Subscription = client.add_subscription(CHANNEL, 20)
         self.publication: Publication = client.add_publication(CHANNEL, 20)
-        while not self.publication.is_connected:
+        while not open_for_messages(self.publication):
             time.sleep(0.001)
         self.slots = CoreSlots(nslots=NSLOTS)
         self.ring: RingWriter = self.slots.writer

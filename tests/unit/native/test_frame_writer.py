@@ -210,10 +210,10 @@ def test_lease_follows_the_keepalives_that_left(ends: Ends, writer: FrameWriter,
     until(lambda: heartbeat.sent)
     writer.follow(heartbeat, lifetime)
     time.sleep(0.3)
-    assert writer.publish(0, IMAGE, LAYOUT) >= 0
+    until(lambda: writer.publish(0, IMAGE, LAYOUT) >= 0)
     heartbeat.close()
     until(lambda: writer.publish(1, IMAGE, LAYOUT) == EXPIRED if heartbeat_is_old(heartbeat, lifetime) else False)
-    writer.follow(heartbeat, lifetime, time.monotonic_ns())
+    writer.follow(heartbeat, 50 * lifetime, time.monotonic_ns())
     assert writer.publish(1, IMAGE, LAYOUT) >= 0
     writer.follow(None)
     assert writer.publish(2, IMAGE, LAYOUT) >= 0
@@ -352,3 +352,19 @@ def test_claimed_slot_is_finished_or_forsaken(writer: FrameWriter, slots: CoreSl
     slots.writer.close()
     assert third is not None
     assert not third.forsake(), "the ring was closed with its epoch"
+
+
+@pytest.mark.parametrize("ring", [2**20, 2**25], ids=["in the cache", "past the cache"])
+@pytest.mark.parametrize("nbytes", [65_536, 65_537, 2**20 - 8, 2**20, 2**20 + 63, 3 * 2**20 + 1])
+@pytest.mark.parametrize("offset", [0, 1, 16])
+def test_long_payload_is_copied_to_the_byte(ends: Ends, ring: int, nbytes: int, offset: int) -> None:
+    stride = 2**22
+    slots = CoreSlots(max(2, ring // stride), (stride,))
+    writer = FrameWriter(ends.publication, slots.writer, STREAM, EPOCH)
+    source = np.random.default_rng(nbytes).integers(0, 255, nbytes + offset, np.uint8)[offset:]
+    slots.pool_bytes(1)[:] = 255
+    writer.publish(1, source, Layout(TensorLayout.of(source).header))
+    assert np.array_equal(content(slots, 1), source)
+    around = slots.pool_bytes(1)
+    assert (around[: 64 + stride] == 255).all()
+    assert (around[64 + stride + nbytes :] == 255).all()
