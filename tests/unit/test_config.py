@@ -193,3 +193,18 @@ def test_no_message_speaks_of_memory_nodes_or_processors() -> None:
     names = {field.name.lower() for message in MESSAGES for field in message.FIELDS}
     assert "streamid" in names
     assert [name for name in names if any(word in name for word in ("numa", "node", "cpu", "affinity"))] == []
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, "a = " + "{a=" * 50_000], ids=["arrays", "tables"])
+def test_file_that_nests_without_end_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        load(path, {})
+
+
+def test_variable_of_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "flat.toml"
+    path.write_text("aeron = 3\n")
+    with pytest.raises(ConfigurationError, match="'aeron' is no table in the file, but 3"):
+        load(path, {"FRAMEPOOL_AERON_DRIVER_TIMEOUT": "3"})

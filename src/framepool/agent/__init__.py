@@ -2,6 +2,7 @@
 
 from framepool.agent.agent import Agent, AgentTerminated, CompositeAgent, Invoker, Runner, State, log_error
 from framepool.agent.idle import Backoff, BusySpin, Dozing, IdleStrategy, Sleeping
+from framepool.agent.priority import stand_back
 from framepool.agent.timers import Timer, Timers
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "Timer",
     "Timers",
     "log_error",
+    "stand_back",
 ]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from framepool.agent.idle import Backoff, IdleStrategy
+from framepool.agent.priority import stand_back
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,18 @@ ErrorHandler = Callable[[str, BaseException], None]
 
 
 def log_error(role: str, error: BaseException) -> None:
-    """The default error handler: one log entry with the traceback."""
-    log.error("agent %s: %s: %s", role, type(error).__name__, error, exc_info=error)
+    """The default error handler: a log entry with the traceback; of an error that comes again and again, the 1st, 2nd,
+    4th, 8th …, because an agent may fail a thousand times a second."""
+    said = f"{type(error).__name__}: {error}"
+    last, times = _last_errors.get(role, ("", 0))
+    times = times + 1 if said == last else 1
+    _last_errors[role] = (said, times)
+    if times.bit_count() == 1:
+        log.error("agent %s: %s%s", role, said, f" (the {times}. time)" if times > 1 else "", exc_info=error)
+
+
+_last_errors: dict[str, tuple[str, int]] = {}
+"""What each role said last, and how often in a row."""
 
 
 class Invoker:
@@ -108,10 +119,18 @@ class Invoker:
 
 
 class Runner:
-    """Gives an agent a thread of its own."""
+    """Gives an agent a thread of its own, which may stand back from those that move frames (`stand_back`)."""
 
-    def __init__(self, agent: Agent, *, idle: IdleStrategy | None = None, on_error: ErrorHandler = log_error) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        idle: IdleStrategy | None = None,
+        on_error: ErrorHandler = log_error,
+        stands_back: bool = False,
+    ) -> None:
         self._invoker = Invoker(agent, on_error=on_error)
+        self._stands_back = stands_back
         self._idle = idle or Backoff()
         self._on_error = on_error
         self._stop = threading.Event()
@@ -135,6 +154,8 @@ class Runner:
             raise self._refusal
 
     def _run(self) -> None:
+        if self._stands_back:
+            stand_back()
         try:
             self._invoker.start()
         except BaseException as error:

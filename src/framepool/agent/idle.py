@@ -31,8 +31,11 @@ class Sleeping:
             time.sleep(self._seconds)
 
 
+MOST_DOUBLINGS = 32
+
+
 class Dozing:
-    """Sleeps a fixed time, and longer once nothing happened for a while: for control planes that mostly wait."""
+    """Sleeps a fixed time, and twice as long each time that nothing came of so many sleeps: for what mostly waits."""
 
     def __init__(self, seconds: float = 0.001, *, longest: float = 0.01, patience: int = 20) -> None:
         self._seconds = seconds
@@ -44,8 +47,9 @@ class Dozing:
         if work > 0:
             self._quiet = 0
             return
+        doublings = min(self._quiet // self._patience, MOST_DOUBLINGS)
         self._quiet += 1
-        time.sleep(self._seconds if self._quiet <= self._patience else self._longest)
+        time.sleep(min(self._longest, self._seconds * 2**doublings))
 
 
 class Backoff:

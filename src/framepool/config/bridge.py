@@ -111,7 +111,8 @@ class BridgeConfig(LinkConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     assembly_timeout_ms: Positive = 250
     """How long a frame may take to arrive in full (Bridge 5.3a)."""
     crc32c: bool = False
-    """Whether frames carry a checksum beside their chunks (Bridge 5.4); both ends must say the same."""
+    """Whether frames carry a checksum beside their chunks (Bridge 5.4). A receiver that has it on drops frames
+    without one: turn it on at the sender first."""
     links: dict[Name, LinkConfig] = msgspec.field(default_factory=dict)
     """Further links by name, for mappings that go elsewhere or the other way."""
 

@@ -30,7 +30,7 @@ class ConsoleConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     read_only: bool = False
     """Whether the console refuses every change, token or not."""
     preview_rate_hz: Annotated[int, msgspec.Meta(ge=1, le=60)] = 10
-    """How often a stream that somebody looks at is read, at the most."""
+    """How often a stream that somebody looks at is read, at the most; more than four share what four would take."""
     preview_pixels: Annotated[int, msgspec.Meta(ge=16, le=4_096)] = 1_024
     """The longer side of a preview, at the most."""
     history_seconds: Annotated[int, msgspec.Meta(ge=10, le=3_600)] = 300
@@ -41,6 +41,9 @@ class ConsoleConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Connections that are open at a time; one more replaces the one that asked nothing for longest."""
     max_message_bytes: Positive = 16_384
     """The longest message that a page may send."""
+
+    recordings: str = ""
+    """A directory whose recordings are listed, three levels deep, with the reports that Spark made of them."""
 
     def __post_init__(self) -> None:
         try:

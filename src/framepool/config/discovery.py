@@ -103,7 +103,8 @@ class DiscoveryConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     embedded: bool = True
     """Whether a driver answers by itself, on its control endpoint and on the one below."""
     channel: str = "aeron:ipc"
-    """Where a provider that runs with this file listens for requests, and where clients ask without `registries`."""
+    """Where a provider that runs with this file listens for requests, and where clients ask: always if it is local,
+    else only without `registries`."""
     stream_id: NotNegative = 0
     """The Aeron stream of requests; 0 is `stream_ids.discovery_request`."""
     registries: tuple[str, ...] = ()

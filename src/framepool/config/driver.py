@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import math
 from typing import Annotated, Literal
 
@@ -123,9 +124,9 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     namespace: str = "default"
     """One driver each; part of the path of every file."""
     access: Literal["private", "group"] = "private"
-    """Modes 0700 and 0600, or 2770 and 0660 for a group."""
+    """Modes 0700 and 0600, or 2770 and 0660 for a group; of the files of an embedded media driver too."""
     group: str = ""
-    """The group, with `access = "group"`."""
+    """The group, with `access = "group"`. Clients accept its files where their own configuration names it."""
     announce_period_ms: Positive = 1_000
     """How often every stream is announced; changes are announced at once."""
     keepalive_interval_ms: Positive = 1_000
@@ -146,6 +147,16 @@ class DriverConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Empty: no termination by message."""
     limits: Limits = Limits()
     """What the driver hands out at the most."""
+
+    @property
+    def group_id(self) -> int | None:
+        """The id of the group that the files are shared with; None where they are private."""
+        if self.access != "group":
+            return None
+        try:
+            return grp.getgrnam(self.group).gr_gid
+        except KeyError:
+            raise ConfigurationError(f"driver.group {self.group!r}: no such group") from None
 
     def __post_init__(self) -> None:
         for name in ("shm_base_dir", "hugepages_dir"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,8 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
             raise ConfigurationError(f"{source}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{source}: {error}") from error
+        except RecursionError:
+            raise ConfigurationError(f"{source}: arrays or tables are nested too deeply") from None
     _override(table, environ)
     try:
         return msgspec.convert(table, Config)
@@ -107,9 +110,10 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] = os.environ
         raise ConfigurationError(f"{source}: {error}") from error
 
 
-def variables() -> Iterator[tuple[str, tuple[str, ...], Any]]:
+@cache
+def variables() -> tuple[tuple[str, tuple[str, ...], Any], ...]:
     """Every environment variable that overrides a scalar: its name, the key it stands for, and the type."""
-    yield from _variables(Config, ())
+    return tuple(_variables(Config, ()))
 
 
 def _variables(struct: type[msgspec.Struct], keys: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
@@ -133,4 +137,6 @@ def _override(table: dict[str, Any], environ: Mapping[str, str]) -> None:
         at = table
         for parent in parents:
             at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise ConfigurationError(f"{name}: {parent!r} is no table in the file, but {at!r:.40}")
         at[last] = value

@@ -75,12 +75,12 @@ class EmbeddedDiscovery:
 
     def do_work(self) -> int:
         try:
+            metadata = [message for ear in self._metadata for message in ear.poll(METADATA_PER_CYCLE)]
+            for self._heard in metadata:  # first: who asks for a name may just have given it
+                self._dispatch(self._heard)
             requests = [request for ear in self._requests for request in ear.poll(REQUESTS_PER_CYCLE)]
             for request in requests:
                 self._provider.receive(request)
-            metadata = [message for ear in self._metadata for message in ear.poll(METADATA_PER_CYCLE)]
-            for self._heard in metadata:
-                self._dispatch(self._heard)
             work = len(requests) + len(metadata)
             return work + self._provider.do_work() + self._announcer.do_work()
         except MediaDriverLost:  # the conductor waits for it
@@ -93,7 +93,7 @@ class EmbeddedDiscovery:
 
     def announced(self, announce: ShmPoolAnnounce, encoded: bytes) -> None:
         """The driver announces a stream."""
-        self._index.on_announce(self.origin, announce, self._clock.monotonic_ns())
+        self._index.on_same_announce(self.origin, announce, self._clock.monotonic_ns())
         self._announcer.put(announce, encoded)
 
     def statistics(self) -> dict[str, int]:

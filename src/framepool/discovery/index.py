@@ -87,6 +87,16 @@ class Index:
             self._link(entry)
             self._judge(entry)
 
+    def on_same_announce(self, origin: Origin, announce: ShmPoolAnnounce, now_ns: int) -> None:
+        """As `on_announce`, for a driver in this process whose announce may be the very one that it gave before."""
+        key = (origin.instance_id, announce.stream_id)
+        entry = self._entries.get(key)
+        if entry is None or entry.announce is not announce or entry.origin is not origin or entry.is_past(now_ns):
+            self.on_announce(origin, announce, now_ns)
+            return
+        self._ages[origin.window_ns].move_to_end(key)
+        entry.announced_ns = now_ns
+
     def on_source(self, origin: Origin, source: DataSourceAnnounce, now_ns: int) -> None:
         """The name of a stream. One of a lower epoch counts only when the higher one fell silent."""
         key = (origin.instance_id, source.stream_id)

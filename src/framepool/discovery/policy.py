@@ -88,6 +88,8 @@ class RateLimit:
         self._max_clients = max_clients
         self._buckets: OrderedDict[int, TokenBucket] = OrderedDict()
         self._told: set[int] = set()
+        self.forgotten = 0
+        """Clients that had to make room for others: their pace begins anew."""
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -100,6 +102,7 @@ class RateLimit:
         if bucket is None:
             bucket = self._buckets[client_id] = TokenBucket(self.rate, now_ns)
             if len(self._buckets) > self._max_clients:
+                self.forgotten += 1
                 oldest, _ = self._buckets.popitem(last=False)
                 self._told.discard(oldest)
         self._buckets.move_to_end(client_id)

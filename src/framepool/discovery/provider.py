@@ -77,6 +77,7 @@ class Provider:
         """What was asked, what was answered, and what was dropped and why."""
         return {
             **self.counts,
+            "clients forgotten": self._rate.forgotten,
             **self._dispatch.statistics(),
             **self._responses.statistics(),
             **self._index.statistics(),

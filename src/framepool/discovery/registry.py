@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from framepool.agent import Backoff, Runner, State
+from framepool.agent import Dozing, Runner, State
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config, DiscoveryLimits, SourceConfig
 from framepool.discovery.ear import REQUESTS, Ear, listen
@@ -183,7 +183,7 @@ class RegistryServer:
                 undo.enter_context(MediaDriver(config.aeron))
             client = undo.enter_context(Client.connect(config.aeron, name="framepool registry"))
             self.registry = Registry(config, client)
-            self._runner = Runner(self.registry, idle=Backoff())
+            self._runner = Runner(self.registry, idle=Dozing(longest=0.02), stands_back=True)
             self._opened = undo.pop_all()
 
     def start(self) -> Self:

@@ -21,6 +21,7 @@ from framepool.driver.streams import Authority, Regions
 from framepool.errors import MediaDriverLost
 from framepool.transport import channel
 from framepool.transport.aeron import Client
+from framepool.transport.listener import Listener
 from framepool.transport.outbox import Outbox
 from framepool.wire._generated import control_900 as control
 from framepool.wire._generated.driver_901 import (
@@ -70,10 +71,11 @@ class Conductor:
         self._announced = announced
         self._beacons = Beacons()
         self._lost = False
+        self._joins = 0
         self._end = (ShutdownReason.NORMAL, "")
         self._ending = False
         self.counts: Counter[str] = Counter()
-        self.authority = Authority(config, regions, clock, self.publish)
+        self.authority = Authority(config, regions, clock, self.publish, self.repeat)
         self._dispatch = Dispatcher()
         self._dispatch.on(ShmAttachRequest, self.authority.attach)
         self._dispatch.on(ShmLeaseKeepalive, self.authority.keepalive)
@@ -83,7 +85,8 @@ class Conductor:
     def on_start(self) -> None:
         ids = self._config.stream_ids
         channels = self._config.channels
-        self._requests = self._client.add_subscription(channel.control(channels.control), ids.control)
+        requests = self._client.add_subscription(channel.control(channels.control), ids.control)
+        self._requests = Listener(requests, tethered=True)
         control_channel, announce_channel = (
             channel.control_publication(name, self._config.aeron) for name in (channels.control, channels.announce)
         )
@@ -104,17 +107,23 @@ class Conductor:
         work = self._answers.flush() + self._announces.flush()
         try:
             requests = self._requests.poll(REQUESTS_PER_CYCLE)
+            if self._requests.joins != self._joins:
+                requests = []
+                self._pass_over_the_past()
         except MediaDriverLost as error:
             log.error("media driver lost, waiting for it: %s", error)
             self._lost = True
             return 0
         for request in requests:
             self.receive(request)
-        return work + len(requests) + self.authority.expire() + self._timers.poll()
+        self._timers.poll()  # a beat is no sign that there is more to do
+        return work + len(requests) + self.authority.expire()
 
     def _pass_over_the_past(self) -> None:
-        """Requests to a driver that died are not for us. Aeron hands them over: a reader joins a stream where the
-        slowest reader stands, and for some seconds that is the dead one. Who still wants an answer asks again."""
+        """Requests to a driver that died are not for us, nor those again that we heard before we had to join again.
+        Aeron hands them over: a reader joins a stream where the slowest reader stands, and for some seconds that is
+        the dead one. Who still wants an answer asks again."""
+        self._joins = self._requests.joins
         until_ns = self._clock.monotonic_ns() + PAST_NS
         quiet = 0
         while quiet < PAST_QUIET and self._clock.monotonic_ns() < until_ns:
@@ -143,11 +152,15 @@ class Conductor:
     def publish(self, message: Message) -> None:
         """Sends a message now or as soon as Aeron takes it."""
         if isinstance(message, control.ShmPoolAnnounce):
-            encoded = self._beacons.encode(message)
-            self._announces.put(encoded)
-            self._announced(message, encoded)
+            self.repeat(message, message.announce_timestamp_ns)
         else:
             self._answers.put(message.encode())
+
+    def repeat(self, announce: control.ShmPoolAnnounce, timestamp_ns: int) -> None:
+        """Announces at that time, for the first time or again."""
+        encoded = self._beacons.encode(announce, timestamp_ns)
+        self._announces.put(encoded)
+        self._announced(announce, encoded)
 
     def statistics(self) -> dict[str, int]:
         """Counts of everything that was asked, answered, announced and dropped."""
@@ -204,19 +217,18 @@ class Conductor:
 
 
 class Beacons:
-    """The bytes of announces: of a stream that says the same again, only the time is written anew."""
+    """The bytes of announces: of one that is said again, only the time is written anew."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[control.ShmPoolAnnounce, bytearray]] = {}
 
-    def encode(self, announce: control.ShmPoolAnnounce) -> bytes:
-        """What `announce.encode()` gives."""
-        last, data = self._known.get(announce.stream_id, (None, None))
-        if last is None or data is None or not _differ_in_time_only(last, announce):
+    def encode(self, announce: control.ShmPoolAnnounce, timestamp_ns: int) -> bytes:
+        """What `announce.encode()` gives, with that time instead of its own."""
+        last, data = self._known.get(announce.stream_id, (None, bytearray()))
+        if last is not announce:
             data = bytearray(announce.encode())
             self._known[announce.stream_id] = (announce, data)
-        else:
-            TIMESTAMP.pack_into(data, TIMESTAMP_OFFSET, announce.announce_timestamp_ns)
+        TIMESTAMP.pack_into(data, TIMESTAMP_OFFSET, timestamp_ns)
         return bytes(data)
 
 
@@ -224,16 +236,6 @@ TIMESTAMP = struct.Struct("<Q")
 TIMESTAMP_OFFSET = MESSAGE_HEADER.size + next(
     field.offset for field in control.ShmPoolAnnounce.FIELDS if field.name == "announceTimestampNs"
 )
-
-
-def _differ_in_time_only(one: control.ShmPoolAnnounce, other: control.ShmPoolAnnounce) -> bool:
-    """Whether one was made of the other by another time: then they share what they consist of."""
-    return (
-        one.payload_pools is other.payload_pools
-        and one.header_region_uri is other.header_region_uri
-        and one.producer_id == other.producer_id
-        and one.epoch == other.epoch
-    )
 
 
 def refusal(request: Salvaged, code: ResponseCode) -> Message:

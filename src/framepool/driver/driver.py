@@ -6,7 +6,6 @@ Embedded in a program it runs on a thread of its own; `framepool driver` runs th
 from __future__ import annotations
 
 import contextlib
-import grp
 from typing import Any, Self
 
 import msgspec
@@ -22,19 +21,20 @@ from framepool.driver.service import DriverService
 from framepool.driver.status import StatusWriter, describe
 from framepool.errors import ConfigurationError, MediaDriverRunning
 from framepool.shm.allocator import Allocator
+from framepool.shm.paths import OwnerPolicy
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import DirectoryLock, MediaDriver
 from framepool.transport.settings import AeronSettings
 
-CLIENT_IDLE = 0.002
+CLIENT_IDLE = 0.008
 
 
 class ShmDriver:
     """The one authority over the streams of a namespace, from `start` to `close`."""
 
-    def __init__(self, config: Config | None = None) -> None:
+    def __init__(self, config: Config | None = None, *, clock: Clock | None = None) -> None:
         self.config = config or Config()
-        self.clock = make_clock(self.config.driver)
+        self.clock = clock or make_clock(self.config.driver)
         self._opened = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             allocator = make_allocator(self.config.driver)
@@ -43,11 +43,15 @@ class ShmDriver:
             for each in allocators:
                 undo.callback(each.lock().release)
             if self.config.driver.media_driver == "embedded":
-                undo.enter_context(MediaDriver(self.config.aeron))
+                undo.enter_context(MediaDriver(self.config.aeron, group=self.config.driver.group_id))
             undo.callback(lock_control_stream(self.config).release)
             client = undo.enter_context(Client.connect(relaxed(self.config.aeron), name="framepool driver"))
             self.regions = DriverRegions(
-                allocator, self.clock, huge_allocator=huge, max_bytes=self.config.driver.limits.max_bytes
+                allocator,
+                self.clock,
+                huge_allocator=huge,
+                max_bytes=self.config.driver.limits.max_bytes,
+                owners=OwnerPolicy.sharing(self.config.driver.group_id),
             )
             if self.config.driver.recreate_at_start:
                 self.regions.remove_all()
@@ -65,7 +69,8 @@ class ShmDriver:
                     DriverService(client, self.config, self.clock, self.conductor, janitor, self.statistics),
                     until=self.conductor,
                 ),
-                idle=Dozing(),
+                idle=Dozing(longest=0.05),
+                stands_back=True,
             )
             self._opened = undo.pop_all()
 
@@ -130,16 +135,10 @@ def make_clock(driver: DriverConfig) -> Clock:
 
 def make_allocator(driver: DriverConfig, *, hugepages: bool = False) -> Allocator:
     """The maker of files that the configuration describes."""
-    group = None
-    if driver.access == "group":
-        try:
-            group = grp.getgrnam(driver.group).gr_gid
-        except KeyError:
-            raise ConfigurationError(f"driver.group {driver.group!r}: no such group") from None
     return Allocator(
         driver.hugepages_dir if hugepages else driver.shm_base_dir,
         driver.namespace,
-        group=group,
+        group=driver.group_id,
         require_hugepages=hugepages,
         prefault=driver.prefault,
         sync=False,

@@ -62,7 +62,8 @@ class Janitor:
         self._timers.poll()
         if not self._retired:
             return 0
-        return self.sweep(self._retired.pop())
+        self.sweep(self._retired.pop())
+        return 1
 
     def on_close(self) -> None:
         pass

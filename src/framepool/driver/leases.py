@@ -33,6 +33,9 @@ END_STATES = {
 }
 
 
+SPARE_DEADLINES = 64
+
+
 class LeaseRefused(Exception):
     """The attach is valid but denied by state: another producer, or the client's own older lease."""
 
@@ -149,5 +152,8 @@ class LeaseTable:
         del self._by_client[lease.client_id]
         if lease.role is Role.PRODUCER:
             del self._producers[lease.stream_id]
+        if len(self._deadlines) > 2 * len(self._active) + SPARE_DEADLINES:  # of leases that were given back
+            self._deadlines = [each for each in self._deadlines if each[1] in self._active]
+            heapq.heapify(self._deadlines)
         lease.state = END_STATES[reason]
         return lease

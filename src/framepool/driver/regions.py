@@ -15,7 +15,7 @@ from framepool.errors import AllocationError, RegionError
 from framepool.shm.allocator import Allocator
 from framepool.shm.epochs import HIGHEST_EPOCH
 from framepool.shm.layout import StreamLayout
-from framepool.shm.paths import AllowedDirectories
+from framepool.shm.paths import OWN_FILES, AllowedDirectories, OwnerPolicy
 from framepool.shm.region import MappedStream, map_stream
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,13 @@ class DriverRegions:
         *,
         huge_allocator: Allocator | None = None,
         max_bytes: int = 0,
+        owners: OwnerPolicy = OWN_FILES,
     ) -> None:
         self._allocator = allocator
         self._huge_allocator = huge_allocator
         self._clock = clock
         self._max_bytes = max_bytes
+        self._owners = owners
         self._allowed = AllowedDirectories(each.base_dir for each in self._allocators)
         self._mapped: dict[tuple[int, int], MappedStream] = {}
         self._highest: dict[int, int] = {}
@@ -67,7 +69,9 @@ class DriverRegions:
             timestamp_ns=self._clock.timestamp_ns(),
         )
         try:
-            self._mapped[stream_id, layout.epoch] = map_stream(layout, self._allowed, writable=True)
+            self._mapped[stream_id, layout.epoch] = map_stream(
+                layout, self._allowed, writable=True, owners=self._owners
+            )
         except RegionError:
             allocator.remove_epoch(stream_id, layout.epoch)
             raise

@@ -1,4 +1,6 @@
-"""What a running driver says of itself: a document beside its streams, renewed each second, and Aeron counters.
+"""What a running driver says of itself: a document beside its streams, and Aeron counters, renewed each second.
+
+With thousands of streams, which take longer to describe, it is less often (`REST`).
 
 `framepool status` reads the document from another process. It is replaced by rename, so that a reader sees a whole
 one, and it lies in the directory of the namespace, so that whoever may map the streams may read it.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections import Counter as Counts
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,6 +34,8 @@ COUNTER_TYPES = {"leases": 2101, "streams": 2102, "epochs": 2103, "announces": 2
 REJECTED_TYPE = 2105
 """Of the counters of refused requests, one for each code; the code is their key."""
 REFUSALS = tuple(code for code in ResponseCode if code is not ResponseCode.OK)
+REST = 1_000
+"""Times as long as it took to say something, nothing is said."""
 REQUESTS = ("attach", "detach", "shutdown", "unreadable")
 
 
@@ -126,6 +131,7 @@ class StatusWriter:
         self._authority = authority
         self._describe = describe_now
         self._counters: dict[str, Counter] = {}
+        self._rest_until_ns = 0
 
     def on_start(self) -> None:
         for name, type_id in COUNTER_TYPES.items():
@@ -136,14 +142,25 @@ class StatusWriter:
         self._timers.every(NANOS_PER_SECOND, self.write, first_ns=0)
 
     def do_work(self) -> int:
-        return self._timers.poll()
+        self._timers.poll()
+        return 0
 
     def on_close(self) -> None:
         with contextlib.suppress(OSError):
             os.unlink(f"{self._allocator.directory}/{STATUS_FILE}")
 
     def write(self) -> None:
-        """Renews the document and the counters. On a full filesystem the last document stays; the driver goes on."""
+        """Renews the document and the counters. On a full filesystem the last document stays; the driver goes on.
+
+        Where that takes long, as with thousands of streams, it is done less often.
+        """
+        if time.monotonic_ns() < self._rest_until_ns:
+            return
+        began_ns = time.thread_time_ns()
+        self._write()
+        self._rest_until_ns = time.monotonic_ns() + (time.thread_time_ns() - began_ns) * REST
+
+    def _write(self) -> None:
         path = f"{self._allocator.directory}/{STATUS_FILE}"
         document = self._describe()
         try:

@@ -41,6 +41,8 @@ from framepool.wire.message import Message
 
 log = logging.getLogger(__name__)
 Publish = Callable[[Message], None]
+Repeat = Callable[[ShmPoolAnnounce, int], None]
+"""Says an announce again, at another time."""
 
 
 class Regions(Protocol):
@@ -87,31 +89,36 @@ class Stream:
         """Whether a client required them: epochs that follow are made of them too."""
         self.described: tuple[StreamLayout | None, dict[str, Any]] | None = None
         """What `status` says of the layout, kept as long as that is the same."""
-        self._announced: tuple[StreamLayout, ShmPoolAnnounce] | None = None
+        self._told: tuple[StreamLayout, ShmPoolAnnounce] | None = None
 
-    def announce(self, producer_id: int, timestamp_ns: int, domain: ClockDomain) -> ShmPoolAnnounce | None:
-        """What tells others of the current epoch, if there is one; of the last one told only the time is new, as long
-        as nothing else is."""
-        layout = self.layout
-        if layout is None:
+    def told(self, producer_id: int) -> ShmPoolAnnounce | None:
+        """The last `announce`, if all of it but its time still holds."""
+        if self._told is None:
             return None
-        told, last = self._announced or (None, None)
-        if last is not None and told is layout and last.producer_id == producer_id:
-            message = msgspec.structs.replace(last, announce_timestamp_ns=timestamp_ns)
-        else:
-            message = layout.announce(producer_id=producer_id, timestamp_ns=timestamp_ns, clock_domain=domain)
-        self._announced = (layout, message)
+        layout, announce = self._told
+        return announce if layout is self.layout and announce.producer_id == producer_id else None
+
+    def announce(
+        self, layout: StreamLayout, producer_id: int, timestamp_ns: int, domain: ClockDomain
+    ) -> ShmPoolAnnounce:
+        """What tells others of its current epoch."""
+        message = layout.announce(producer_id=producer_id, timestamp_ns=timestamp_ns, clock_domain=domain)
+        self._told = (layout, message)
         return message
 
 
 class Authority:
     """Everything one driver decides about its streams."""
 
-    def __init__(self, config: Config, regions: Regions, clock: Clock, publish: Publish) -> None:
+    def __init__(
+        self, config: Config, regions: Regions, clock: Clock, publish: Publish, repeat: Repeat | None = None
+    ) -> None:
+        """Announces that say nothing new go to `repeat` instead, if it is given."""
         self._config = config
         self._regions = regions
         self._clock = clock
         self._publish = publish
+        self._repeat = repeat or (lambda told, now: publish(msgspec.structs.replace(told, announce_timestamp_ns=now)))
         lifetime_ms = config.driver.lease_expiry_ms
         self.leases = LeaseTable(lifetime_ms * NANOS_PER_MILLI if lifetime_ms else None)
         self.streams: dict[int, Stream] = {}
@@ -213,21 +220,27 @@ class Authority:
 
     def announce_all(self) -> int:
         """The periodic beacon of every stream, with the activity stamp it vouches for (Driver 8, Wire 15.11)."""
+        now = self._clock.timestamp_ns()
         for stream in self.streams.values():
-            self.announce(stream)
+            self.announce(stream, now)
         return len(self.streams)
 
-    def announce(self, stream: Stream) -> None:
+    def announce(self, stream: Stream, now: int | None = None) -> None:
         """Stamps and announces the current epoch of a stream, if it has one."""
-        producer = self.leases.producer_of(stream.stream_id)
-        now = self._clock.timestamp_ns()
-        message = stream.announce(0 if producer is None else producer.client_id, now, self._clock.domain)
-        if stream.layout is None or message is None:
+        layout = stream.layout
+        if layout is None:
             return
+        producer = self.leases.producer_of(stream.stream_id)
+        now = self._clock.timestamp_ns() if now is None else now
         if producer is None or self._in_time(producer):
-            self._regions.refresh(stream.layout, now)
+            self._regions.refresh(layout, now)
         self.counts["announces"] += 1
-        self._publish(message)
+        producer_id = 0 if producer is None else producer.client_id
+        told = stream.told(producer_id)
+        if told is None:
+            self._publish(stream.announce(layout, producer_id, now, self._clock.domain))
+        else:
+            self._repeat(told, now)
 
     def shut_down(self, reason: ShutdownReason, text: str = "") -> None:
         """Tells everybody that all leases end now (Driver 4.12)."""

@@ -101,6 +101,7 @@ class Commander:
         self._reconnect = reconnect
         self._owned = contextlib.ExitStack()
         self._sent: dict[int, Sent] = {}
+        self.counts: Counter[str] = Counter()
         self._networked = channel.parse(channels.service_status)[0] != "ipc"
         self._ear = Ear(client, channels.service_status, ids.service_status)
         where = channel.control_publication(channels.service_control, config.aeron)
@@ -183,6 +184,7 @@ class Commander:
         """What was heard and could not be read, and how many commands wait."""
         return {
             "waiting": len(self._sent),
+            **self.counts,
             "left_behind": self._ear.left_behind,
             **self._ear.counts,
             **self.directory.counts,
@@ -207,6 +209,7 @@ class Commander:
     def _note(self, event: Event) -> Sent:
         sent = self._sent[event.correlation_id] = Sent(event.tag, event.key, event.correlation_id)
         if len(self._sent) > MOST_WAITING:
+            self.counts["given up"] += 1
             del self._sent[next(iter(self._sent))]
         return sent
 

@@ -53,7 +53,7 @@ class Directory:
             if len(event.tag) + len(text) > LONGEST:
                 raise ValueError(text)
             said = msgspec.json.decode(text, type=ServiceStatus)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             self.counts["unreadable status"] += 1
             return
         where = (event.tag, said.host, said.pid)
@@ -64,6 +64,7 @@ class Directory:
         heard_ns = self._clock.monotonic_ns() - (age_ns if 0 < age_ns < 2 * FORGOTTEN_NS else 0)
         self._known[where] = msgspec.structs.replace(said, tag=event.tag, heard_ns=heard_ns)
         if len(self._known) > MOST:
+            self.counts["too many services"] += 1
             del self._known[next(iter(self._known))]
 
     def knows(self, tag: str) -> bool:

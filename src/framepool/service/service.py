@@ -28,10 +28,11 @@ from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock, MonotonicC
 from framepool.config import Config
 from framepool.errors import CommandRefused, DecodeError, EncodeError, MediaDriverLost
 from framepool.service.commands import SET, command, commands_of, parameters_of
-from framepool.service.events import Event, Value
+from framepool.service.events import Event, Ref, Value
 from framepool.service.tags import service_tag, tag_filter
 from framepool.transport import channel
 from framepool.transport.aeron import Client
+from framepool.transport.listener import Listener
 from framepool.transport.outbox import Outbox
 from framepool.wire._generated.event_905 import EventMessage, Format
 from framepool.wire.values import value_of
@@ -118,7 +119,7 @@ class Service:
         self._lost = False
         self._ending = False
         self._heard: deque[bytes] = deque()
-        self._joined_ns = 0
+        self._joins = self._joined_ns = 0
 
     @property
     def role(self) -> str:
@@ -140,11 +141,19 @@ class Service:
     def on_set(self, name: str, value: Any) -> None:
         """Called before a parameter changes; raises `CommandRefused` if it cannot."""
 
-    def tell(self, key: str, value: Value | dict[str, Any] | list[Any] = None, *, correlation_id: int = 0) -> None:
-        """Says something on the status stream; a dict or a list goes as JSON. A key of a command would be an echo."""
+    def tell(
+        self,
+        key: str,
+        value: Value | dict[str, Any] | list[Any] = None,
+        *,
+        correlation_id: int = 0,
+        ref: Ref | None = None,
+    ) -> None:
+        """Says something on the status stream, of the frame `ref` perhaps; a dict or a list goes as JSON. A key of a
+        command would be an echo."""
         if key in self._commands:
             raise ValueError(f"{key!r} is a command: said as a status, it would be taken for its echo")
-        self._say(key, value, correlation_id)
+        self._say(key, value, correlation_id, ref)
 
     # Commands that every service has
 
@@ -191,6 +200,7 @@ class Service:
         control = channel.control(channels.service_control)  # every command counts, so it is not left behind
         status = channel.control_publication(channels.service_status, self._config.aeron)
         self._subscription = self._client.add_subscription(control, ids.service_control, only=tag_filter(self.tag))
+        self._ear = Listener(self._subscription, tethered=True)
         self._publication = self._client.add_publication(status, ids.service_status)
         self._longest = self._publication.max_message_length
         self._outbox = Outbox(self._publication, "status", self.counts, capacity=OUTBOX)
@@ -200,7 +210,7 @@ class Service:
 
     def do_work(self) -> int:
         done = self._come_back() if self._lost else self._obey()
-        done += self._timers.poll()
+        self._timers.poll()
         if self._ending:
             raise AgentTerminated
         return done + (self.work() if self.state is ServiceState.RUNNING else 0)
@@ -256,7 +266,9 @@ class Service:
             if self._outbox.lost is not None:
                 raise self._outbox.lost
             if not self._heard:
-                self._heard.extend(self._subscription.poll(MESSAGES_PER_POLL))
+                self._heard.extend(self._ear.poll(MESSAGES_PER_POLL))
+                if self._ear.joins != self._joins:
+                    self._joins, self._joined_ns = self._ear.joins, self.clock.timestamp_ns()
         except MediaDriverLost as error:
             log.warning("%s: media driver lost, waiting for it: %s", self.tag, error)
             self._lost = True
@@ -327,13 +339,14 @@ class Service:
         """Why a command was not accepted; as much of it as a message holds, whatever was said to us."""
         self._say(ERROR, text.encode(errors="replace")[:LONGEST_ERROR].decode(errors="replace"), message.correlation_id)
 
-    def _say(self, key: str, value: Any, correlation_id: int) -> None:
+    def _say(self, key: str, value: Any, correlation_id: int, ref: Ref | None = None) -> None:
         if isinstance(value, dict | list):
             value = msgspec.json.encode(value).decode()
         event = Event(
             tag=self.tag,
             key=key,
             value=value,
+            ref=ref,
             correlation_id=correlation_id,
             timestamp_ns=self.clock.timestamp_ns(),
         )

@@ -54,6 +54,11 @@ class OwnerPolicy:
     uids: frozenset[int] = frozenset()
     gids: frozenset[int] = frozenset()
 
+    @classmethod
+    def sharing(cls, group: int | None) -> OwnerPolicy:
+        """That of somebody who shares a pool with a group, or with nobody."""
+        return cls() if group is None else cls(gids=frozenset({group}))
+
     def check(self, path: str, info: os.stat_result) -> None:
         """Raises RegionOwnerError unless owner and mode are allowed."""
         if info.st_uid not in {os.geteuid(), 0} | self.uids and info.st_gid not in self.gids:

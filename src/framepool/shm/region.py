@@ -30,6 +30,7 @@ from framepool.shm.uri import RegionUri
 from framepool.wire._generated.control_900 import ShmRegionSuperblock
 from framepool.wire.constants import SUPERBLOCK_SIZE
 
+STAT_BLOCK: Final = 512  # what st_blocks counts in
 _ACTIVITY_WORD: Final = 7  # activity_timestamp_ns is the last of the superblock's eight 64-bit words
 
 
@@ -70,11 +71,15 @@ class Region:
         )
         return cls(fd, uri, nbytes, writable=writable, owners=owners)
 
-    def map(self) -> None:
-        """Maps the file, read-only unless it was opened to be written."""
+    def map(self, *, ahead: bool = False) -> None:
+        """Maps the file, read-only unless it was opened to be written. `ahead` has the kernel enter every page now and
+        not each at its first touch; not those of a file with holes, which that would fill."""
         protection = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
+        flags = mmap.MAP_SHARED
+        if ahead and os.fstat(self.fd).st_blocks * STAT_BLOCK >= self.nbytes:
+            flags |= getattr(mmap, "MAP_POPULATE", 0)
         try:
-            self._mapped = mmap.mmap(self.fd, self._file_bytes, flags=mmap.MAP_SHARED, prot=protection)
+            self._mapped = mmap.mmap(self.fd, self._file_bytes, flags=flags, prot=protection)
         except ValueError as error:  # the module looks at the size once more
             raise RegionSizeError(f"{self.uri.path}: truncated after it was checked") from error
         except OSError as error:
@@ -176,11 +181,8 @@ class MappedStream:
         self.layout: Final = layout
         self.header: Final = header
         self.pools: Final = pools
+        self.regions: Final = (header, *pools.values())
         self._rechecks = 0
-
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        return (self.header, *self.pools.values())
 
     def recheck(self) -> None:
         """Looks at every file and superblock again, as each announce of the epoch demands (Wire 15.1)."""
@@ -221,8 +223,10 @@ def map_stream(
     *,
     writable: bool = False,
     owners: OwnerPolicy = OWN_FILES,
+    ahead: bool = False,
 ) -> MappedStream:
-    """Maps a stream: every file is opened and every superblock compared before the first one is mapped.
+    """Maps a stream: every file is opened and every superblock compared before the first one is mapped. `ahead` is for
+    those who will touch all of it, again and again: no frame then waits for the kernel to enter a page.
 
     Any refusal is a RegionError that names the region, and leaves neither descriptor nor map behind: a stream is
     never partially consumed (Wire 15.22).
@@ -235,7 +239,7 @@ def map_stream(
             _require_superblock(uri, region.fd, expected)
             regions.append(region)
         for region in regions:
-            region.map()
+            region.map(ahead=ahead)
         undo.pop_all()
     header, *pools = regions
     return MappedStream(

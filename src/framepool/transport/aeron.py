@@ -8,6 +8,7 @@ duty cycle, gives the same objects new life on the new media driver and raises `
 from __future__ import annotations
 
 import atexit
+import contextlib
 import enum
 import threading
 import time
@@ -28,7 +29,7 @@ from framepool._native.aeron import (
     Publication,
     Subscription,
 )
-from framepool.errors import MediaDriverLost, TransportError, TransportTimeout
+from framepool.errors import ForkedError, MediaDriverLost, TransportBusy, TransportError, TransportTimeout
 from framepool.transport import cnc
 from framepool.transport.settings import AeronSettings, nanoseconds
 
@@ -86,6 +87,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Addable(Protocol):
+    def add(self) -> None: ...
     def poll_add(self) -> bool: ...
     def close(self) -> None: ...
     def describe(self) -> str: ...
@@ -102,16 +104,27 @@ class Pending[T: _Addable]:
         return self._child if self._child.poll_add() else None
 
     def wait(self, timeout: float) -> T:
-        """The object, or TransportTimeout: then nothing is left behind."""
+        """The object, or TransportTimeout: then nothing is left behind. What the media driver cannot give now is asked
+        for again until then."""
         deadline = time.monotonic() + timeout
         pause = POLL_FIRST
-        while (child := self.poll()) is None:
+        while (child := self._poll_again(deadline)) is None:
             if time.monotonic() >= deadline:
                 self._child.close()
                 raise TransportTimeout(f"no answer from the media driver for {self._child.describe()} in {timeout} s")
             time.sleep(pause)
             pause = min(2 * pause, POLL_LONGEST)
         return child
+
+    def _poll_again(self, deadline: float) -> T | None:
+        try:
+            return self.poll()
+        except TransportBusy:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(POLL_LONGEST)
+            self._child.add()
+            return None
 
     def cancel(self) -> None:
         self._child.close()
@@ -302,4 +315,5 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 def _close_all() -> None:
     """Says goodbye to the media driver instead of letting it wait for a timeout."""
     for client in list(_clients):
-        client.close()
+        with contextlib.suppress(ForkedError):  # those of a parent
+            client.close()

@@ -91,6 +91,15 @@ def descriptor_subscription(channel: str = "aeron:ipc", *, term_length: int = DE
     return complete(channel, term_length=size(term_length), tether="false")
 
 
+def network_subscription(channel: str, window: int) -> str:
+    """For long messages over the network: a window of so many bytes, and a socket that holds it. The channel itself
+    where it names one of the two, or is local, or the window is 0."""
+    media, parameters = parse(channel)
+    if media != "udp" or not window or {"rcv-wnd", "so-rcvbuf"} & set(parameters):
+        return channel
+    return complete(channel, so_rcvbuf=str(window), rcv_wnd=str(window))
+
+
 def _patient(channel: str, settings: AeronSettings | None, term_length: int) -> str:
     settings = settings or AeronSettings()
     return complete(

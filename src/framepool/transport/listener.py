@@ -1,8 +1,9 @@
-"""An untethered subscription that notices when it was left behind, and joins again.
+"""A subscription that notices when it was left behind or cannot hear all, and joins again.
 
-Aeron goes on without a reader that stops (`tether=false`), which keeps one stopped process from stopping everybody
-else's. The reader finds its images gone; what was said meanwhile is lost to it. All that clients listen to heals by
-itself: announces are repeated, requests are asked again, a lease that ended is told of in answer to a keepalive.
+Aeron does not try a publication again that it could not map. And it goes on without an untethered reader that stops
+(`tether=false`), which keeps one stopped process from stopping everybody else's. The reader finds its images gone; what
+was said meanwhile is lost to it. All that is listened to heals by itself: announces are repeated, requests are asked
+again, a lease that ended is told of in answer to a keepalive.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ from framepool.transport.aeron import Subscription
 
 RETRY = 0.05
 """Seconds between attempts to join."""
+TROUBLE = 1.0
+"""Seconds between joins because of errors: what Aeron lacked may still be lacking."""
 
 
 class Listener:
     """Polls a subscription, or tends to one that somebody else empties."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription, *, tethered: bool = False) -> None:
+        """A tethered one is never left behind: who hears nobody there has nobody to hear, and does not move."""
         self.left_behind = 0
+        self.joins = 0
+        """How often it has joined again."""
         self._subscription = subscription
+        self._tethered = tethered
         self._connected = False
         self._joining = False
         self._refused_at: float | None = None
+        self._troubled_at = float("-inf")
 
     def poll(self, limit: int = 64) -> list[bytes]:
         """What came, oldest first; also turns the joining, so it is to be called when nothing is expected too."""
@@ -40,9 +48,13 @@ class Listener:
         """Turns the joining, or looks whether that is needed if nothing was heard."""
         if self._joining:
             self._joining = not self._join()
+            self.joins += not self._joining
+        elif self._subscription.troubled and time.monotonic() >= self._troubled_at + TROUBLE:
+            self._troubled_at = time.monotonic()
+            self._renew()
         elif heard:
             self._connected = True  # known without a look: a steady stream gives no occasion for one
-        else:
+        elif not self._tethered:
             self._look()
 
     def _join(self) -> bool:
@@ -66,8 +78,12 @@ class Listener:
         before, self._connected = self._connected, self._subscription.is_connected
         if before and not self._connected:
             self.left_behind += 1
-            self._subscription.renew()
-            self._joining = True
+            self._renew()
+
+    def _renew(self) -> None:
+        self._connected = False
+        self._subscription.renew()
+        self._joining = True
 
     def close(self) -> None:
         self._subscription.close()

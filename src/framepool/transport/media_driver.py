@@ -27,10 +27,15 @@ HEARTBEAT_WATCH = 2.5
 
 
 class MediaDriver:
-    """A running media driver; `close` ends it and removes its directory."""
+    """A running media driver; `close` ends it and removes its directory.
 
-    def __init__(self, settings: AeronSettings | None = None) -> None:
+    Its files are for its user alone, or for the members of a group, who can then use it and disturb whoever does.
+    """
+
+    def __init__(self, settings: AeronSettings | None = None, *, group: int | None = None) -> None:
         self.settings = settings or AeronSettings()
+        self._group = group
+        self._mask: int | None = None
         self.directory = os.path.abspath(self.settings.directory)
         self.pid = os.getpid()
         os.makedirs(os.path.dirname(self.directory), mode=0o700, exist_ok=True)
@@ -42,12 +47,13 @@ class MediaDriver:
             self._lock.release()
             raise
         # Runs at close, when this object is dropped and at exit, whichever comes first, and only in this process.
-        self._finish = weakref.finalize(self, _finish, self._driver, self.directory, self._lock, self.pid)
+        self._finish = weakref.finalize(self, _finish, self._driver, self.directory, self._lock, self.pid, self._mask)
 
     def _start(self) -> native.Driver:
         settings = self.settings
         driver = native.Driver()
-        mask = os.umask(0o077)  # Aeron makes its directory with mode 0777; the lock keeps other threads out meanwhile
+        # Aeron makes its directory with mode 0777, and files as they are needed. For a group the umask stays.
+        mask = os.umask(0o077 if self._group is None else 0o007)
         try:
             driver.start(
                 self.directory,
@@ -64,12 +70,17 @@ class MediaDriver:
                 ipc_term_length=settings.ipc_term_length,
                 counters_length=settings.counters_length,
             )
+            if self._group is not None:
+                share(self.directory, self._group)
         except BaseException:
             driver.close()
             shutil.rmtree(self.directory, ignore_errors=True)
-            raise
-        finally:
             os.umask(mask)
+            raise
+        if self._group is None:
+            os.umask(mask)
+        else:
+            self._mask = mask
         return driver
 
     @property
@@ -94,9 +105,21 @@ class MediaDriver:
         self.close()
 
 
-def _finish(driver: native.Driver, directory: str, lock: DirectoryLock, pid: int) -> None:
+def share(directory: str, group: int) -> None:
+    """Gives what is in a directory to a group, and all that will be."""
+    for path, _, files in os.walk(directory):
+        os.chown(path, -1, group)
+        os.chmod(path, 0o2770)  # noqa: S103 that is what sharing means
+        for name in files:
+            os.chown(os.path.join(path, name), -1, group)
+            os.chmod(os.path.join(path, name), 0o660)
+
+
+def _finish(driver: native.Driver, directory: str, lock: DirectoryLock, pid: int, mask: int | None) -> None:
     if os.getpid() == pid:
         driver.close()
+        if mask is not None:
+            os.umask(mask)
         shutil.rmtree(directory, ignore_errors=True)
         lock.release()
 

@@ -14,6 +14,8 @@ from framepool.errors import MediaDriverLost
 from framepool.transport.aeron import Outcome, Publication
 
 CAPACITY = 4096
+NOBODY = int(Outcome.NOT_CONNECTED)
+"""Compared for each announce of a driver with many streams; an enumeration's member takes ten times as long."""
 
 
 class Outbox:
@@ -34,6 +36,8 @@ class Outbox:
     def put(self, message: bytes) -> None:
         """Sends a message, or keeps it for a later `flush`; never raises, because a decision stands whether or not
         anybody hears of it."""
+        if not self._waiting and self._offer(message):
+            return
         self._waiting.append(message)
         if len(self._waiting) > self._capacity:
             self._waiting.popleft()
@@ -43,19 +47,26 @@ class Outbox:
     def flush(self) -> int:
         """Sends what Aeron takes now, oldest first, and says how many messages that was."""
         sent = 0
-        while self._waiting and self.lost is None:
-            try:
-                outcome = self._publication.offer(self._waiting[0])
-            except MediaDriverLost as error:
-                self.lost = error
-                break
-            if outcome in {Outcome.BACK_PRESSURED, Outcome.ADMIN_ACTION}:
-                break
-            if outcome < 0 and outcome != Outcome.NOT_CONNECTED:
-                self._counts[f"{self._name} {Outcome(outcome).name}"] += 1
+        while self._waiting and self._offer(self._waiting[0]):
             self._waiting.popleft()
             sent += 1
         return sent
+
+    def _offer(self, message: bytes) -> bool:
+        """Whether there is nothing more to do about a message: it was sent, or nobody would hear it."""
+        if self.lost is not None:
+            return False
+        try:
+            outcome = self._publication.offer(message)
+        except MediaDriverLost as error:
+            self.lost = error
+            return False
+        if outcome >= 0 or outcome == NOBODY:
+            return True
+        if outcome in (Outcome.BACK_PRESSURED, Outcome.ADMIN_ACTION):
+            return False
+        self._counts[f"{self._name} {Outcome(outcome).name}"] += 1
+        return True
 
     def clear(self) -> None:
         """Forgets what waits: it is not true any more."""

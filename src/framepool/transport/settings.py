@@ -46,10 +46,10 @@ class AeronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     resource_linger: float = 3.0
     """Seconds for which a client keeps the memory of closed publications."""
     idle_sleep: float = 0.001
-    """Seconds that the thread of a client sleeps when it has nothing to do."""
+    """Seconds that the thread of a client sleeps between looks; up to four times that while nothing happens."""
 
-    threading: Threading = "shared"
-    """Threads of the media driver: one, two, or one for each task."""
+    threading: Threading = "shared-network"
+    """Threads of the media driver: one for all, one beside that of the network, or one for each task."""
     timer_interval: float = 0.02
     """Seconds between the checks of its timeouts."""
     client_liveness_timeout: float = 10.0

@@ -64,6 +64,21 @@ def test_invoker_returns_the_work_done_and_closes_once() -> None:
     assert agent.calls == ["start", "work", "work", "close"]
 
 
+def test_error_that_repeats_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    invoker = Invoker(Recorder(*(ValueError("bad") for _ in range(100)), ValueError("worse"), role="flood"))
+    invoker.start()
+    for _ in range(101):
+        invoker.invoke()
+    said = [record.getMessage() for record in caplog.records]
+    assert said[:3] == [
+        "agent flood: ValueError: bad",
+        "agent flood: ValueError: bad (the 2. time)",
+        "agent flood: ValueError: bad (the 4. time)",
+    ]
+    assert said[6:] == ["agent flood: ValueError: bad (the 64. time)", "agent flood: ValueError: worse"]
+    assert invoker.errors == 101
+
+
 def test_error_in_a_duty_cycle_is_reported_and_the_agent_lives_on() -> None:
     errors = Errors()
     invoker = Invoker(Recorder(ValueError("bad"), 5), on_error=errors)
@@ -220,6 +235,6 @@ def test_whoever_dozes_sleeps_longer_only_after_a_while_without_work(monkeypatch
     slept: list[float] = []
     monkeypatch.setattr("framepool.agent.idle.time.sleep", slept.append)
     idle = Dozing(1.0, longest=7.0, patience=2)
-    for work in (0, 0, 0, 0, 1, 0, 0, 0):
+    for work in (0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0):
         idle.idle(work)
-    assert slept == [1.0, 1.0, 7.0, 7.0, 1.0, 1.0, 7.0]
+    assert slept == [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 7.0, 1.0, 1.0, 2.0]

@@ -51,6 +51,20 @@ def test_same_stream_of_two_drivers_is_two_streams(index: Index) -> None:
     ]
 
 
+def test_an_announce_that_is_said_again_keeps_its_stream_and_no_other(index: Index) -> None:
+    first, second = announce(CAMERA), announce(CAMERA + 1)
+    for said in (first, second):
+        index.on_same_announce(A, said, 0)
+    index.on_same_announce(A, first, WINDOW)
+    assert index.expire(WINDOW + 1) == 1
+    assert ids(find(index, WINDOW + 1)) == [CAMERA]
+    index.on_same_announce(A, announce(CAMERA, 9), WINDOW + 1)
+    assert [entry.announce.epoch for entry in find(index, WINDOW + 1)] == [9]
+    index.on_same_announce(A, first, WINDOW + 2)
+    assert [entry.announce.epoch for entry in find(index, WINDOW + 2)] == [9], "an older epoch"
+    assert find(index, 2 * WINDOW + 2) == []
+
+
 def test_stream_is_found_by_everything_that_is_known_of_it(index: Index) -> None:
     index.on_announce(A, announce(CAMERA), 0)
     index.on_announce(A, announce(CAMERA + 1, producer_id=8), 0)

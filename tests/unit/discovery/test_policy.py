@@ -109,6 +109,7 @@ def test_clients_are_counted_up_to_a_bound() -> None:
         limit.judge(client_id, 0)
     assert len(limit) == 4
     assert len(limit._told) <= 4
+    assert limit.forgotten == 96
 
 
 # Where to

@@ -78,3 +78,12 @@ def test_revoked_lease_is_gone(table: LeaseTable) -> None:
 def test_ids_of_two_instances_do_not_meet() -> None:
     ids = [LeaseTable(None).grant(1, 1, Role.CONSUMER, 0).lease_id for _ in range(50)]
     assert len(set(ids)) == 50
+
+
+def test_leases_that_are_given_back_leave_nothing_behind(table: LeaseTable) -> None:
+    kept = table.grant(10_000, 1, Role.PRODUCER, 0)
+    for client_id in range(2, 10_000):
+        lease = table.grant(10_000, client_id, Role.CONSUMER, 0)
+        table.detach(lease.lease_id, 10_000, client_id, Role.CONSUMER)
+    assert len(table._deadlines) < 200
+    assert table.expired(3 * SECOND) == [kept]

@@ -34,6 +34,8 @@ def main(directory: str) -> None:
         invoker.start()
         service._timers._heap.clear()
         publication = other.add_publication(SMALL, config.stream_ids.service_control)
+        while not service._subscription.is_connected:  # before that it takes nothing out of the window
+            time.sleep(0.001)
         message = Event(tag="service:other:1", key="set:rate", value=25, correlation_id=1).encode()
         gc.disable()
 

@@ -60,8 +60,8 @@ def test_refusal_has_the_reason_of_the_service(kiln: Kiln, commander: Commander)
 
 
 def test_tag_without_a_service_has_no_echo(kiln: Kiln, commander: Commander) -> None:
-    with pytest.raises(NoEcho, match=r"service:nobody: no echo of 'count' within 0\.3 s"):
-        commander.command("service:nobody", "count", 4, timeout=0.3)
+    with pytest.raises(NoEcho, match=r"service:nobody: no echo of 'count' within 0\.5 s"):
+        commander.command("service:nobody", "count", 4, timeout=0.5)
     assert commander.statistics()["waiting"] == 0
 
 

@@ -90,3 +90,11 @@ def test_flood_of_services_is_bounded(directory: Directory, monkeypatch: pytest.
     for number in range(10):
         directory.on_event(status(f"service:{number}"))
     assert [each.tag for each in directory.services()] == ["service:7", "service:8", "service:9"]
+
+
+def test_services_that_have_to_make_room_are_counted(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 4)
+    for number in range(10):
+        directory.on_event(status(f"service:{number}"))
+    assert len(directory.services()) == 4
+    assert directory.counts["too many services"] == 6

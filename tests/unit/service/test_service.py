@@ -140,6 +140,7 @@ class Turned:
 @pytest.fixture
 def kiln(client: Client, config: Config, operator: Operator) -> Iterator[Turned]:
     turned = Turned(Kiln(client, config))
+    turned.turn_until(lambda: operator.status_ear.is_connected)
     yield turned
     turned.invoker.close()
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -378,3 +379,29 @@ def test_a_big_endian_host_is_refused(processes: Processes) -> None:
     process = processes.start("-c", "import sys; sys.byteorder = 'big'; import framepool.shm")
     assert process.wait() != 0
     assert "cannot run on a big-endian host" in process.lines[-1]
+
+
+def faults_of_touching(region: region_module.Region) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.frombuffer(region.buffer, np.uint8)[:: mmap.PAGESIZE].sum()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_pages_that_are_mapped_ahead_are_there_at_the_first_touch(base_dir: Path) -> None:
+    layout = make_stream(base_dir, nslots=1024, strides={1: 16 * 1024})
+    with map_stream(layout, allow(base_dir)) as late:
+        assert faults_of_touching(late.pools[1]) > 50
+    with map_stream(layout, allow(base_dir), ahead=True) as stream:
+        assert faults_of_touching(stream.pools[1]) < 50
+
+
+def test_file_with_holes_is_not_filled_by_whoever_maps_it(base_dir: Path) -> None:
+    layout = make_stream(base_dir, nslots=1024, strides={1: 16 * 1024})
+    path = Path(layout.pools[0].uri.path)
+    size, head = path.stat().st_size, path.read_bytes()[:64]
+    os.truncate(path, 0)
+    os.truncate(path, size)
+    with path.open("r+b") as file:
+        file.write(head)
+    map_stream(layout, allow(base_dir), ahead=True).close()
+    assert path.stat().st_blocks * 512 < size / 2

@@ -38,11 +38,16 @@ def until() -> Callable[[Callable[[], object]], None]:
     return wait
 
 
+def open_for_messages(publication: AnyPublication) -> bool:
+    """Whether somebody listens and Aeron's first window is there, which comes a moment later."""
+    return publication.is_connected and publication.position_limit > 0
+
+
 @pytest.fixture
 def ends(client: Client, until: Callable[[Callable[[], object]], None]) -> Ends:
     """A publication and a subscription that see each other."""
     ends = Ends(client.add_publication(CHANNEL, 10), client.add_subscription(CHANNEL, 10))
-    until(lambda: ends.publication.is_connected and ends.subscription.is_connected)
+    until(lambda: open_for_messages(ends.publication) and ends.subscription.is_connected)
     return ends
 
 

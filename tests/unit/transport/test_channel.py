@@ -30,6 +30,14 @@ def test_what_the_user_names_is_kept() -> None:
     )
 
 
+def test_network_subscription_has_a_window_unless_the_user_says_something_about_it() -> None:
+    plain = "aeron:udp?endpoint=localhost:9"
+    assert channel.network_subscription(plain, 4096) == f"{plain}|so-rcvbuf=4096|rcv-wnd=4096"
+    for kept in (f"{plain}|rcv-wnd=64k", f"{plain}|so-rcvbuf=1m", "aeron:ipc?alias=x"):
+        assert channel.network_subscription(kept, 4096) == kept
+    assert channel.network_subscription(plain, 0) == plain
+
+
 def test_parse_is_the_inverse_of_build() -> None:
     text = "aeron:udp?endpoint=[::1]:4000|mtu=8k"
     assert channel.build(*channel.parse(text)) == text

@@ -81,8 +81,8 @@ def test_filter_applies_to_a_drain_and_can_change(client: Client, ends: Ends, un
 
 def test_wait_ends_at_its_timeout_and_lets_other_threads_run(ends: Ends) -> None:
     drain = ends.subscription.drain()
-    threading.Timer(0.1, lambda: ends.publication.offer(b"x")).start()
     assert drain.wait(0.001) is False
+    threading.Timer(0.1, lambda: ends.publication.offer(b"x")).start()
     assert drain.wait(30) is True
 
 
@@ -137,7 +137,7 @@ def test_drain_ends_with_whatever_is_closed_first(client: Client, ends: Ends, fi
     ends.publication.offer(b"queued")
     until(lambda: drain.waiting)
     {"drain": drain, "subscription": ends.subscription, "client": client}[first].close()
-    assert threading_count() <= threads
+    until(lambda: threading_count() <= threads)  # the kernel counts a joined thread for a moment more
     if first != "drain":
         assert drain.take() == [b"queued"]
     with pytest.raises(TransportClosed):

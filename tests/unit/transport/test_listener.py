@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from framepool.errors import TransportError
-from framepool.transport.listener import RETRY, Listener
+from framepool.transport.listener import RETRY, TROUBLE, Listener
 
 
 class FakeSubscription:
     def __init__(self) -> None:
         self.waiting: list[bytes] = []
         self.is_connected = False
+        self.troubled = False
         self.renewed = 0
         self.added = True
         self.refusals = 0
@@ -67,6 +68,21 @@ def test_a_listener_that_was_cut_off_joins_once_and_hears_again(
     assert subscription.renewed == 1
 
 
+def test_tethered_listener_does_not_move_because_nobody_speaks(subscription: FakeSubscription) -> None:
+    """Who joins again meanwhile may not hear what the next one says."""
+    listener = Listener(subscription, tethered=True)  # type: ignore[arg-type]
+    subscription.is_connected = True
+    listener.poll()
+    subscription.is_connected = False
+    listener.poll()
+    assert (subscription.renewed, listener.joins) == (0, 0)
+    subscription.troubled = True
+    listener.poll()
+    subscription.added = True
+    listener.poll()
+    assert (subscription.renewed, listener.joins) == (1, 1)
+
+
 def test_what_had_arrived_is_read_before_it_joins_again(listener: Listener, subscription: FakeSubscription) -> None:
     subscription.is_connected = True
     listener.poll()
@@ -112,3 +128,26 @@ def test_listener_tries_again_where_it_is_refused(
     subscription.waiting = [b"news"]
     assert listener.poll() == [b"news"]
     assert subscription.renewed == 1
+
+
+def test_listener_that_aeron_failed_for_joins_again_whatever_it_hears_of_others(
+    listener: Listener, subscription: FakeSubscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    subscription.is_connected = subscription.troubled = True
+    subscription.waiting = [b"a"]
+    assert listener.poll() == [b"a"]
+    assert subscription.renewed == 1
+    subscription.added = True
+    for _ in range(10):
+        listener.poll()
+    assert subscription.renewed == 1, "not at once again, if it failed again"
+    now += TROUBLE
+    listener.poll()
+    assert subscription.renewed == 2
+    subscription.added, subscription.troubled = True, False
+    now += TROUBLE
+    listener.poll()
+    assert subscription.renewed == 2
+    assert listener.left_behind == 0

@@ -12,7 +12,7 @@ import pytest
 
 from framepool.errors import TransportClosed, TransportError
 from framepool.transport.aeron import AnyPublication, Claim, Client, Filter, Outcome, Subscription
-from tests.unit.transport.conftest import CHANNEL, Ends
+from tests.unit.transport.conftest import CHANNEL, Ends, open_for_messages
 
 BIG_CHANNEL = "aeron:ipc?term-length=16m"
 MIB = 1024 * 1024
@@ -70,13 +70,13 @@ def test_offer_never_waits_on_back_pressure(client: Client, exclusive: bool, unt
     add = client.add_exclusive_publication if exclusive else client.add_publication
     publication = add(CHANNEL, 10)
     subscription = client.add_subscription(CHANNEL, 10)
-    until(lambda: publication.is_connected)
+    until(lambda: open_for_messages(publication))
     sent = 0
     while (outcome := publication.offer(bytes(1000))) > 0:
         sent += 1
     assert outcome == Outcome.BACK_PRESSURED
-    assert len(receive(subscription, sent)) == sent
     assert publication.position >= publication.position_limit - 1056
+    assert len(receive(subscription, sent)) == sent
 
 
 def test_term_rotation_is_not_the_callers_business(ends: Ends, send: Send) -> None:
@@ -126,7 +126,7 @@ def test_claim_is_filled_and_committed(client: Client, exclusive: bool, until: U
     add = client.add_exclusive_publication if exclusive else client.add_publication
     publication = add(CHANNEL, 10)
     subscription = client.add_subscription(CHANNEL, 10)
-    until(lambda: publication.is_connected)
+    until(lambda: open_for_messages(publication))
     claim = claim_of(publication, 8)
     struct.pack_into("<Q", claim, 0, 77)
     assert subscription.poll() == []
@@ -208,7 +208,7 @@ class Taker:
 def test_megabyte_arrives_whole_by_a_fresh_bound_method_on_each_poll(client: Client, until: Until, limit: int) -> None:
     publication = client.add_publication(BIG_CHANNEL, 20)
     subscription = client.add_subscription(BIG_CHANNEL, 20)
-    until(lambda: publication.is_connected)
+    until(lambda: open_for_messages(publication))
     sent = [random.Random(i).randbytes(MIB + i) for i in range(3)]
     taker = Taker()
     for message in sent:
@@ -228,7 +228,7 @@ def test_udp_carries_messages_and_fragments_too(client: Client, until: Until) ->
         udp = f"aeron:udp?endpoint=127.0.0.1:{probe.getsockname()[1]}|term-length=1m"
     subscription = client.add_subscription(udp, 30)
     publication = client.add_publication(udp, 30)
-    until(lambda: publication.is_connected and subscription.is_connected)
+    until(lambda: open_for_messages(publication) and subscription.is_connected)
     sent = [b"small", random.Random(1).randbytes(60_000), b"last"]
     for message in sent:
         assert publication.offer(message) > 0
@@ -251,7 +251,7 @@ def test_half_a_message_of_a_session_that_left_is_forgotten(client: Client, unti
     subscription = client.add_subscription(CHANNEL, 20)
     for i in range(20):
         with client.add_exclusive_publication(CHANNEL, 20) as publication:
-            until(lambda: publication.is_connected)
+            until(lambda: open_for_messages(publication))
             message = random.Random(i).randbytes(5000)
             publication.offer(message)
             assert receive(subscription, 1) == [message]
@@ -350,7 +350,7 @@ def test_filter_passes_only_what_it_names_and_counts_the_rest(client: Client, un
     only = Filter(schema_id=900, template_id=3, offset=8, pattern=struct.pack("<I", 10_000))
     subscription = client.add_subscription(CHANNEL, 10, only=only)
     publication = client.add_publication(CHANNEL, 10)
-    until(lambda: publication.is_connected)
+    until(lambda: open_for_messages(publication))
     wanted = sbe(3, 900, struct.pack("<II", 10_000, 1))
     for message in (
         sbe(3, 901, struct.pack("<II", 10_000, 1)),
@@ -377,7 +377,7 @@ def test_filter_finds_what_follows_a_block_of_any_length(client: Client, until: 
     only = Filter(schema_id=905, template_id=1, after_block=True, pattern=pattern)
     subscription = client.add_subscription(CHANNEL, 10, only=only)
     publication = client.add_publication(CHANNEL, 10)
-    until(lambda: publication.is_connected)
+    until(lambda: open_for_messages(publication))
     wanted = [event(40, pattern + b"more"), event(56, pattern), event(0, pattern)]
     for message in (
         wanted[0],
