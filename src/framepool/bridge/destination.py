@@ -28,7 +28,7 @@ from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.config import IdRange, MappingConfig
 from framepool.errors import FramepoolError
 from framepool.shm.allocator import Allocator
-from framepool.shm.paths import AllowedDirectories
+from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.shm.region import MappedStream
 from framepool.transport import channel
 from framepool.transport.aeron import Publication
@@ -173,6 +173,7 @@ class Destination:
             self.stream_id,
             Role.PRODUCER,
             allowed=AllowedDirectories(filter(None, (driver.shm_base_dir, driver.hugepages_dir))),
+            owners=OwnerPolicy.sharing(driver.group_id),
             create=True,
             settings=AttachSettings(keepalive_ns=driver.keepalive_interval_ms * NANOS_PER_MILLI),
             native_keepalives=True,

@@ -21,6 +21,7 @@ from collections import Counter
 from framepool.bridge.chunks import ChunkSizing
 from framepool.bridge.forward import TOLD
 from framepool.bridge.receiver import Assembler, ChunkReceiver, PrivateTarget
+from framepool.bridge.window import listen
 from framepool.client.fallback import Arrived, SourceRequest
 from framepool.config import Config, LinkConfig
 from framepool.config.bridge import LARGEST_MTU, MTU_ALLOWANCE
@@ -88,18 +89,18 @@ class FallbackStream:
         self._target: PrivateTarget | None = None
         self._ready = threading.Event()
         self._counts: Counter[str] = Counter()
-        self._payload = client.add_subscription(link.payload_channel, link.payload_stream_id)
+        self._payload = listen(client, link.payload_channel, link.payload_stream_id)
         self._chunks = ChunkReceiver(self._payload)
         self._chunks.add(self._assembler)
         heard = Dispatcher()
         heard.on(ShmPoolAnnounce, self._on_announce)
-        self._ears = [(client.add_subscription(link.control_channel, link.control_stream_id), heard)]
+        self._ears = [(listen(client, link.control_channel, link.control_stream_id), heard)]
         if link.metadata_channel:
             told = Dispatcher()
             for kind in TOLD:
                 told.on(kind, lambda message: message.stream_id == request.stream_id and request.tell(message))
             stream_id = link.metadata_stream_id or request.config.stream_ids.bridge_metadata
-            self._ears.append((client.add_subscription(link.metadata_channel, stream_id), told))
+            self._ears.append((listen(client, link.metadata_channel, stream_id), told))
 
     def start(self) -> None:
         pass

@@ -14,6 +14,7 @@ from typing import Protocol
 from framepool.bridge.chunks import ChunkSizing
 from framepool.bridge.forward import REPORTS, TOLD, Report, Told
 from framepool.bridge.receiver import Assembler, ChunkReceiver
+from framepool.bridge.window import listen
 from framepool.config import BridgeConfig, Config, LinkConfig
 from framepool.errors import ConfigurationError, MediaDriverLost
 from framepool.transport import channel
@@ -144,14 +145,14 @@ class IncomingLink:
         self.counts: Counter[str] = Counter()
         self._mappings: dict[int, Arrivals] = {}
         self._ears: list[tuple[Subscription, Dispatcher]] = []
-        self._payload = client.add_subscription(link.payload_channel, link.payload_stream_id)
+        self._payload = listen(client, link.payload_channel, link.payload_stream_id)
         self._chunks = ChunkReceiver(self._payload)
         try:
-            control = client.add_subscription(link.control_channel, link.control_stream_id)
+            control = listen(client, link.control_channel, link.control_stream_id)
             self._ears.append((control, self._hears_control(bridge)))
             if bridge.forwards_metadata(link):
                 stream_id = link.metadata_stream_id or config.stream_ids.bridge_metadata
-                self._ears.append((client.add_subscription(link.metadata_channel, stream_id), self._hears_metadata()))
+                self._ears.append((listen(client, link.metadata_channel, stream_id), self._hears_metadata()))
         except BaseException:
             self.close()
             raise

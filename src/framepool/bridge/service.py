@@ -76,7 +76,7 @@ class BridgeService(Service):
         try:
             config = msgspec.json.decode(mapping, type=MappingConfig)
             return self.add_mapping(config)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise CommandRefused(str(error)) from error
 
     @command

@@ -8,7 +8,7 @@ import pytest
 
 from framepool.transport.aeron import Client
 from tests.support.chunked import Link
-from tests.unit.transport.conftest import client, until
+from tests.unit.transport.conftest import client, open_for_messages, until
 
 __all__ = ["client", "link", "until"]
 
@@ -17,5 +17,5 @@ __all__ = ["client", "link", "until"]
 def link(client: Client, until: Callable[[Callable[[], object]], None]) -> Link:
     """A publication and a subscription of chunks that see each other."""
     link = Link.open(client)
-    until(lambda: link.publication.is_connected and link.subscription.is_connected)
+    until(lambda: open_for_messages(link.publication) and link.subscription.is_connected)
     return link

@@ -22,6 +22,7 @@ from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import FrameDescriptor
 from tests.support.chunked import EPOCH, STREAM, STRIDES, Link, SentFrame, Slots, noise
 from tests.support.slots import CoreSlots
+from tests.unit.transport.conftest import open_for_messages
 
 SIZING = ChunkSizing(mtu_bytes=1408, chunk_bytes=1280)
 LOCAL_STREAM, LOCAL_EPOCH = 50_000, 3
@@ -77,7 +78,7 @@ class Local:
 def local(client: Client, until: Until) -> Local:
     publication = client.add_publication("aeron:ipc?term-length=64k", 1100)
     drain = client.add_subscription("aeron:ipc?term-length=64k", 1100).drain(max_message=64)
-    until(lambda: publication.is_connected)
+    until(lambda: open_for_messages(publication))
     return Local(publication, drain)
 
 
@@ -109,7 +110,7 @@ def test_descriptor_is_of_the_local_stream_and_has_the_trace_id(
 ) -> None:
     told = client.add_publication("aeron:ipc?term-length=64k", 1100)
     heard = client.add_subscription("aeron:ipc?term-length=64k", 1100)
-    until(lambda: told.is_connected)
+    until(lambda: open_for_messages(told))
     slots = CoreSlots(8, (1024,))
     target = StreamTarget(FrameWriter(told, slots.writer, LOCAL_STREAM, LOCAL_EPOCH), publish_timestamps=True)
     assembler = assembler_of(target)
@@ -288,7 +289,7 @@ def test_receiver_goes_on_after_the_media_driver_was_lost(media_driver: MediaDri
             receiver.poll(0)
         client.reconnect(10)
         deadline = time.monotonic() + 10
-        while not (link.publication.is_connected and link.subscription.is_connected):
+        while not (open_for_messages(link.publication) and link.subscription.is_connected):
             assert time.monotonic() < deadline
         deliver(link, receiver, *SentFrame(1, noise(1, 900)).chunks(SIZING))
         assert [frame.payload for frame in slots.arrived] == [noise(1, 900)]

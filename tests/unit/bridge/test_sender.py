@@ -23,6 +23,7 @@ from framepool.wire._generated.bridge_902 import BridgeFrameChunk
 from tests.support.bridges import free_ports
 from tests.support.chunked import EPOCH, STREAM, Link, Slots, noise
 from tests.support.slots import CoreSlots
+from tests.unit.transport.conftest import open_for_messages
 
 MTU = 1408
 SIZING = ChunkSizing(mtu_bytes=MTU, chunk_bytes=MTU - 128)
@@ -210,10 +211,16 @@ def test_frames_that_arrive_beside_a_producer_that_laps_the_sender_are_whole(
     assert sender.statistics()["lapped"] >= 20
 
 
+def step_until_back_pressure(sender: ChunkSender) -> None:
+    """Who is connected may wait for Aeron's first window still."""
+    deadline = time.monotonic() + 10
+    while (sender.step(1000) or not sender.statistics()["chunks"]) and time.monotonic() < deadline:
+        pass
+
+
 def test_frame_goes_on_where_back_pressure_stopped_it(source: CoreSlots, sender: ChunkSender, link: Link) -> None:
     sender.start(source.reader, publish(source, 1, LARGE), EPOCH)
-    while sender.step(1000):
-        pass
+    step_until_back_pressure(sender)
     assert sender.sending
     assert 0 < sender.statistics()["chunks"] < SIZING.count(LARGE)
     assert sender.statistics()["back_pressured"] > 0
@@ -223,8 +230,7 @@ def test_frame_goes_on_where_back_pressure_stopped_it(source: CoreSlots, sender:
 
 def test_frame_lapped_under_back_pressure_is_given_up(source: CoreSlots, sender: ChunkSender, link: Link) -> None:
     sender.start(source.reader, publish(source, 1, LARGE), EPOCH)
-    while sender.step(1000):
-        pass
+    step_until_back_pressure(sender)
     publish(source, 5, 10)
     sender.step()
     assert not sender.sending
@@ -318,7 +324,7 @@ def test_publication_closed_in_another_thread_ends_the_sending(client: Client, s
         link = Link.open(client)
         receiver = ChunkReceiver(link.subscription)
         sender = ChunkSender(link.publication, STREAM, SIZING)
-        while not link.publication.is_connected:
+        while not open_for_messages(link.publication):
             time.sleep(0.001)
         closing = threading.Timer(0.005, link.publication.close)
         closing.start()
