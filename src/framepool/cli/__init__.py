@@ -23,6 +23,7 @@ app.command("framepool.cli.demo:demo", name="demo", help="Live streams, readers 
 app.command("framepool.cli.demo_parts:camera", name="demo-camera", show=False)
 app.command("framepool.cli.demo_parts:sources", name="demo-sources", show=False)
 app.command("framepool.cli.demo_parts:readers", name="demo-readers", show=False)
+app.command("framepool.cli.demo_parts:recorder", name="demo-recorder", show=False)
 app.command("framepool.cli.demo_parts:console", name="demo-console", show=False)
 app.command("framepool.cli.driver:driver", name="driver", help="Run a shared-memory driver.")
 app.command("framepool.cli.registry:registry", name="registry", help="Run a discovery registry for many drivers.")
@@ -51,6 +52,7 @@ app.command("framepool.cli.console:console", name="console", help="A web page of
 app.command("framepool.cli.bench:bench", name="bench", help="Compare framepool with other transports, here and now.")
 app.command("framepool.cli.top:top", name="top", help="Streams at a glance in this terminal.")
 app.command("framepool.cli.doctor:doctor", name="doctor", help="Check this machine and say what to change.")
+app.command("framepool.cli.torture:torture", name="torture", help="Break a cluster on purpose and check every frame.")
 app.command("framepool.cli.config:config", name="config", help="Check a configuration file.")
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from framepool.bench.peer import PEERS
 from framepool.bench.plot import svg
 from framepool.bench.run import Result, Sample, available, cells, run, stamp
+from framepool.cli.stopping import tidy_up_on_sigterm
 
 
 def bench(
@@ -35,6 +36,7 @@ def bench(
     except ValueError as error:
         print(f"framepool bench: {error}", file=sys.stderr)
         sys.exit(2)
+    tidy_up_on_sigterm()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     for name, reason in missing.items():
         console.print(f"skipped {name}: {reason}")
@@ -63,7 +65,8 @@ def table(results: list[Result]) -> Table:
             spread = "" if line.spread is None else f"{line.spread:.0%}"
             found.add_row(result.title + noisy if index == 0 else "", line.peer, first, second, ratio, spread)
         for what, microseconds in result.limits.items():
-            found.add_row("", f"[dim]{what}[/dim]", f"[dim]{microseconds:.2f} µs[/dim]", "", "", "")
+            ratio = f"[dim]{result.limit_ratios[what]:.2f}[/dim]" if what in result.limit_ratios else ""
+            found.add_row("", f"[dim]{what}[/dim]", f"[dim]{microseconds:.2f} µs[/dim]", "", ratio, "")
         found.add_section()
     return found
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from framepool.agent import stand_back
 from framepool.cli.stopping import stop_asked
 from framepool.config import load
 from framepool.errors import ConfigurationError
@@ -44,6 +45,7 @@ def console(
         section = msgspec.convert({**msgspec.to_builtins(settings.console), **chosen}, type(settings.console))
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"console: {error}") from error
+    stand_back()  # who only looks on does not slow those whom he looks at
     with stop_asked() as asked, Console(msgspec.structs.replace(settings, console=section)).start() as running:
         ready = {"event": "ready", "pid": os.getpid(), "url": running.url, "address": running.address}
         text = (

@@ -25,7 +25,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 import framepool
-from framepool.cli.demo_site import FILE, STARS, Plan, configure, private_directory, settle
+from framepool.cli.demo_site import FILE, RECORDINGS, STARS, Plan, configure, private_directory, settle
 from framepool.cli.stopping import stop_asked
 from framepool.client.consumer import Consumer
 from framepool.errors import FrameOverwritten, FramepoolError
@@ -66,6 +66,7 @@ def demo(
         address = parts.start_console()
         console.print(f"console  {address or 'needs more packages: pip install framepool[console]'}")
         console.print(f"look     framepool top --config {base}/{FILE}", style="dim")
+        console.print(f"report   framepool spark report {base}/{RECORDINGS}/detector", style="dim")
         if open and address and not headless:
             webbrowser.open(address)
         reader = Reader(consumer)
@@ -94,10 +95,11 @@ class Parts:
         return self._start("camera", f"--width={width}", f"--height={height}", f"--rate={rate}")
 
     def start_others(self, plan: Plan) -> None:
-        """The other sources, and readers of all of them."""
+        """The other sources, readers of all of them, and a recorder."""
         sizes = ("x".join(map(str, size)) for size in (plan.chart, plan.noise))
         self._start("sources", *(f"--{name}={size}" for name, size in zip(("chart", "noise"), sizes, strict=True)))
         self._start("readers")
+        self._start("recorder")
 
     def start_console(self) -> str:
         """Where the console is, once it serves; nothing if its packages are not there."""

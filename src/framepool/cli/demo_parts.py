@@ -1,4 +1,4 @@
-"""The processes of a demo beside the first one: two cameras with a detector, readers of every kind, and the console.
+"""The processes of a demo beside the first one: cameras, a detector, readers of every kind, a recorder, the console.
 
 Each connects as any program would, with the configuration that the demo wrote, and ends when its parent does.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 import framepool
 from framepool.agent import Runner, Sleeping
-from framepool.cli.demo_site import CHART, FILE, NOISE, STARS
+from framepool.cli.demo_site import CHART, FILE, NOISE, RECORDINGS, STARS
 from framepool.cli.scenes import Chart, Image, Noise, StarField
 from framepool.cli.stopping import Asked, stop_asked
 from framepool.client.consumer import Consumer
@@ -174,6 +174,16 @@ def take_parts(consumer: Consumer) -> None:
             rows.mean()
     time.sleep(0.02)
     take(consumer)
+
+
+def recorder(base: str, /) -> None:
+    """Records the detector into a ring, which a console lists and Spark can read."""
+    from framepool.recorder.recorder import Recorder
+
+    end_with_parent()
+    with stop_asked() as asked, framepool.connect(configuration(base)) as pool:
+        with Recorder(pool, Path(base, RECORDINGS, "detector"), [NOISE], instance="detector", timeout=0.0):
+            asked.wait()
 
 
 def console(base: str, /, *, read_only: bool = False) -> None:

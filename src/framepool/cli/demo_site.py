@@ -32,6 +32,8 @@ SPARE = 0.85
 """Of the free space; the rest is for others."""
 EPOCHS = 2
 """Of each stream at a time: the next one is made before the last one goes."""
+RING_FRAMES, RING_SEGMENTS = 40, 5
+RECORDINGS = "recordings"
 NSLOTS = (16, 8, 4)
 SHRINKS = (1, 2, 4)
 
@@ -52,9 +54,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return {stream: stride(size[0] * size[1] * pixel) for stream, (size, pixel) in sizes.items()}
 
     @property
+    def ring_bytes(self) -> int:
+        """What the recorder keeps of the detector's frames."""
+        return RING_FRAMES * self.strides[NOISE]
+
+    @property
     def bytes(self) -> int:
-        """What all of it takes."""
-        return AERON_BYTES + EPOCHS * self.nslots * sum(self.strides.values())
+        """What all of it takes; the recorder has a segment under way beside its ring."""
+        ring = self.ring_bytes + self.ring_bytes // RING_SEGMENTS
+        return AERON_BYTES + EPOCHS * self.nslots * sum(self.strides.values()) + ring
 
 
 def stride(size: int) -> int:
@@ -142,6 +150,12 @@ def configure(base: str, plan: Plan, port: int = 0) -> Config:
         'channel = "aeron:ipc?term-length=256k"',
         "[console]",
         f"port = {port}",
+        f'recordings = "{base}/{RECORDINGS}"',
+        "[recorder]",
+        f"segment_bytes = {plan.ring_bytes // RING_SEGMENTS}",
+        "segment_seconds = 5.0",
+        f"retain_bytes = {plan.ring_bytes}",
+        "staging_bytes = 8388608",
     ]
     for stream, size in plan.strides.items():
         lines += [

@@ -79,8 +79,9 @@ def follow(pool: Pool, look: Look, asked: Asked, json: bool) -> None:
 
 
 def hear_of(pool: Pool, streams: Sequence[Stream], asked: Asked) -> None:
-    """Waits for the next announce of the streams of this host, at most a period: it says how old they are."""
-    end = time.monotonic() + pool.config.driver.announce_period_ms / 1_000
+    """Waits for the next announce of the streams of this host, which says how old they are: at most as long as they
+    count as there without one."""
+    end = time.monotonic() + 3 * pool.config.driver.announce_period_ms / 1_000
     waiting = [stream for stream in streams if stream.local]
     while time.monotonic() < end and any(age(pool, stream) is None for stream in waiting):
         if asked.wait(GLANCE):

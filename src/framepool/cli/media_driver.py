@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import json as json_module
 import os
 from pathlib import Path
 
 from framepool.cli.stopping import stop_asked
+from framepool.errors import ConfigurationError
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings, Threading, default_directory
 
@@ -16,6 +18,7 @@ DEFAULTS = AeronSettings(directory="")
 def media_driver(
     *,
     dir: Path | None = None,
+    group: str = "",
     threading: Threading = DEFAULTS.threading,
     client_liveness: float = DEFAULTS.client_liveness_timeout,
     publication_unblock: float = DEFAULTS.publication_unblock_timeout,
@@ -32,6 +35,8 @@ def media_driver(
     ----------
     dir
         Its directory, by default AERON_DIR or one of this user in /dev/shm.
+    group
+        Whose members may use it, and disturb whoever does; by default nobody but its user.
     threading
         One thread for all, one for the network and one for the rest, or one for each task.
     client_liveness
@@ -62,11 +67,18 @@ def media_driver(
         term_length=term_length,
         ipc_term_length=ipc_term_length,
     )
-    with stop_asked() as asked, MediaDriver(settings) as driver:
+    with stop_asked() as asked, MediaDriver(settings, group=_group_id(group) if group else None) as driver:
         ready = {"event": "ready", "dir": driver.directory, "pid": os.getpid()}
         text = f"media driver ready in {driver.directory} (process {os.getpid()})"
         print(json_module.dumps(ready) if json else text, flush=True)
         asked.wait()
+
+
+def _group_id(name: str) -> int:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigurationError(f"--group {name!r}: no such group") from None
 
 
 if __name__ == "__main__":

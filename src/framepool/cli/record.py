@@ -18,6 +18,7 @@ from framepool.cli.stopping import stop_asked
 from framepool.cli.stream import ConfigFile, Count, Seconds, check, printed, refuse, showing
 from framepool.config import load
 from framepool.errors import RecordingError
+from framepool.recorder.manifest import Manifest
 from framepool.recorder.recorder import Progress, Recorder
 
 PAUSE = 0.05
@@ -35,6 +36,9 @@ def record(
     compression: Annotated[Literal["none", "zstd", "blosc2"] | None, Parameter(help="Of each frame.")] = None,
     instance: Annotated[str, Parameter(help="Which recorder this is, if there are several: its service tag.")] = "",
     wait: Annotated[float, Parameter(help="Seconds to wait for the streams; 0 records each once it is there.")] = 10.0,
+    while_held: Annotated[
+        float | None, Parameter(help="End when no reader, such as a Spark query, has held frames for so many seconds.")
+    ] = None,
     count: Count = 0,
     seconds: Seconds = 0.0,
     config: ConfigFile = None,
@@ -44,7 +48,14 @@ def record(
     if not streams:
         refuse("record", "name at least one stream")
     for stream in streams:
-        check("record", stream if isinstance(stream, int) else 1, wait=wait, count=count, seconds=seconds)
+        check(
+            "record",
+            stream if isinstance(stream, int) else 1,
+            wait=wait,
+            count=count,
+            seconds=seconds,
+            while_held=while_held or 0.0,
+        )
     given: dict[str, Any] = {
         "segment_bytes": segment_bytes,
         "segment_seconds": segment_seconds,
@@ -65,7 +76,8 @@ def record(
             if json:
                 printed(jsonlib.dumps(_ready(recorder)))
             report = Report(recorder, json)
-            while recorder.running and not asked.wait(PAUSE):
+            readers = Readers(recorder.path, while_held)
+            while recorder.running and not asked.wait(PAUSE) and not readers.are_gone():
                 if 0 < seconds <= report.elapsed or 0 < count <= recorder.progress().frames:
                     break
                 if (line := report.turn()) is not None:
@@ -85,6 +97,25 @@ def _ready(recorder: Recorder) -> dict[str, Any]:
         "recovered_segments": recorder.continued.recovered,
         "next_ordinal": recorder.continued.next_ordinal,
     }
+
+
+class Readers:
+    """Whether somebody still needs what is recorded, for a recorder that is there for its readers alone."""
+
+    def __init__(self, path: str, patience: float | None) -> None:
+        self._manifest = Manifest(path)
+        self._patience = patience
+        self._seen = self._looked = time.monotonic()
+
+    def are_gone(self) -> bool:
+        """Whether the last hold ran out so long ago. Readers that are killed cannot say goodbye."""
+        now = time.monotonic()
+        if self._patience is None or now - self._looked < min(1.0, self._patience / 4):
+            return False
+        self._looked = now
+        if any(hold.expires_ns > time.time_ns() for hold in self._manifest.holds().values()):
+            self._seen = now
+        return now - self._seen > self._patience
 
 
 class Report:

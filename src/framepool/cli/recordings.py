@@ -15,15 +15,23 @@ import cyclopts
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
-from framepool.errors import RecordingError
 from framepool.recorder.export import Format, export
 from framepool.recorder.index import ALL, arrow, write_index
 from framepool.recorder.manifest import Activity, Manifest
 from framepool.recorder.recording import Recording
 from framepool.recorder.recovery import take_over
+from framepool.recorder.shelf import recordings_below
 from framepool.recorder.verify import Verifier
 
 recordings = cyclopts.App(name="recordings")
@@ -37,7 +45,7 @@ def ls(
     directory: Annotated[Path, Parameter(help="Where to look, three levels deep.")] = Path(), /, *, json: Json = False
 ) -> None:
     """List the recordings below a directory."""
-    found = [summary(Recording(path)) for path in sorted(_below(directory, 3))]
+    found = [summary(Recording(path)) for path in recordings_below(directory)]
     if json:
         print(jsonlib.dumps(found))
         return
@@ -221,31 +229,16 @@ def wide() -> Console:
 
 
 @contextlib.contextmanager
-def progressing(what: str, quiet: bool) -> Iterator[Callable[[int, int], object]]:
-    """A bar on a terminal, nothing elsewhere."""
+def progressing(what: str, quiet: bool, *, counted: bool = False) -> Iterator[Callable[[int, int], object]]:
+    """A bar on a terminal, of bytes or of what can be counted; nothing elsewhere."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda done, total: None
         return
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    figures = (MofNCompleteColumn(), TimeElapsedColumn()) if counted else (DownloadColumn(), TransferSpeedColumn())
+    with Progress(TextColumn(what), BarColumn(), *figures, console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _below(directory: Path, depth: int) -> Iterator[Path]:
-    if (directory / "recording.json").is_file():
-        yield directory
-        return
-    if depth == 0:
-        return
-    try:
-        children = [child for child in directory.iterdir() if child.is_dir() and not child.is_symlink()]
-    except OSError as error:
-        raise RecordingError(f"{directory}: {error.strerror}") from None
-    for child in children:
-        with contextlib.suppress(RecordingError):
-            yield from _below(child, depth - 1)
 
 
 def _when(wall_ns: int) -> str:

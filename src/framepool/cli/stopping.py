@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 from collections.abc import Iterator
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -39,6 +40,11 @@ class Asked:
     def close(self) -> None:
         os.close(self._listen)
         os.close(self._tell)
+
+
+def tidy_up_on_sigterm() -> None:
+    """For commands that end in the middle of what they do: SIGTERM undoes what was made, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol, Self
 
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 Send = Callable[[Message], bool]
 """Puts a message on the control stream; False when Aeron did not take it."""
+MOST_ASKED = 16
+"""Requests to which an answer is still taken; later ones are answered as well."""
 
 
 class Beat(Protocol):
@@ -136,7 +138,7 @@ class Attachment:
         self._publish_mode = PublishMode.EXISTING_OR_CREATE if create else PublishMode.REQUIRE_EXISTING
         self._hugepages = Bool.TRUE if require_hugepages else None
         self._correlation_id: int | None = None
-        self._asked: set[int] = set()
+        self._asked: deque[int] = deque(maxlen=MOST_ASKED)
         self._due_ns = 0
         self._pause_ns = self._settings.retry_min_ns
         self._keepalive_due_ns = 0
@@ -186,6 +188,11 @@ class Attachment:
         self._asked.clear()
         if grant is not None:
             self._give_back(grant)
+
+    def ask_again(self, why: str) -> None:
+        """Gives the lease back and asks for another one: the driver looks at the files before it grants it."""
+        if self.grant is not None:
+            self._given_up(why)
 
     # What time brings
 
@@ -290,7 +297,7 @@ class Attachment:
         if self._correlation_id is not None:
             self.counts["unanswered"] += 1
         self._correlation_id = _correlation_id()
-        self._asked.add(self._correlation_id)
+        self._asked.append(self._correlation_id)
         self._due_ns = now + self._settings.response_timeout_ns
         sent = self._send(
             ShmAttachRequest(
@@ -305,7 +312,7 @@ class Attachment:
             )
         )
         if not sent:
-            self._asked.discard(self._correlation_id)
+            self._asked.pop()
             self._correlation_id = None
             self._due_ns = now + self._next_pause()
         return 1

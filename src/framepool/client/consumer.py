@@ -15,8 +15,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from framepool._native.frames import FrameReader, Taken
+from framepool._native.frames import ConsumerCore, FrameReader, Taken
 from framepool._native.seqlock import RingReader
+from framepool.client.compiled import compiled
 from framepool.client.consumer_duties import ConsumerDuties
 from framepool.client.fallback import Elsewhere, PayloadSource
 from framepool.client.frame import Frame
@@ -29,7 +30,7 @@ from framepool.client.plane import Place
 from framepool.client.qos import ConsumerReading
 from framepool.client.rate import RateGate
 from framepool.clock import Clock, MonotonicClock
-from framepool.errors import MediaDriverLost, TransportClosed, TransportError
+from framepool.errors import MediaDriverLost, RegionError, TransportClosed, TransportError
 from framepool.shm.drop import DropReason
 from framepool.shm.region import MappedStream
 from framepool.transport.aeron import Drain
@@ -61,7 +62,7 @@ class Watcher(Protocol):
         mapped. Frames that nothing told of show in the sequence; none is skipped for a newer one if `max_gap` is so."""
 
 
-class Consumer:
+class Consumer(ConsumerCore):
     """Reads the frames of one stream under the lease of its place. One thread at a time.
 
     >>> sent = camera.publish_batch([image, image + 1])
@@ -101,7 +102,6 @@ class Consumer:
         self._own: Counter[str] = Counter()
         self._place = place
         self._changes = place.changes
-        self._seen = -1
         self._lookup = lookup
         self._ring: RingReader | None = None
         self._descriptors = descriptors
@@ -121,6 +121,7 @@ class Consumer:
         self._foreign_epoch: int | None = None
         self._stream: MappedStream | None = None
         self._ready: deque[Frame] = deque()
+        self._set_direct()
 
     @property
     def counts(self) -> Counter[str]:
@@ -191,6 +192,7 @@ class Consumer:
             return fallback.unsupported or (self.elsewhere.refusal if self.elsewhere else "nothing brings it")
         return "" if self._place.stream is not None else self._place.refusal()
 
+    @compiled(ConsumerCore.poll)
     def poll(self, limit: int = 256) -> list[Frame]:
         """The frames that descriptors told of since the last call and that are still there; never waits.
 
@@ -200,7 +202,11 @@ class Consumer:
         >>> frames[0].seq == seq
         True
         """
-        if self._changes.count != self._seen or (self.duties is not None and self.duties.assigned != self._assigned):
+        raise NotImplementedError
+
+    def _poll(self, limit: int) -> list[Frame]:
+        """The same for a consumer around which something changed, or that does not take whatever comes."""
+        if self._changes.count != self._seen:
             self._catch_up()
             if (source := self._source()) is not None:
                 return self._arrived(source, limit)
@@ -322,6 +328,7 @@ class Consumer:
         follows_progress = self.duties is not None and self.duties.partials is not None
         watched = self._watcher is not None or self.latency.ages is None or follows_progress
         self._selects = watched or bool(max_rate_hz)
+        self._set_direct()
 
     def tend(self) -> None:
         """Joins the descriptor stream again after this process was stopped for so long that it went on without it.
@@ -562,6 +569,11 @@ class Consumer:
             told_of = sum(count for name, count in _counted(self._frames).items() if name not in NOT_OF_THIS_EPOCH)
             self._own["gap"] += max(0, self._frames.next_seq - told_of - resume_at)
             self._resume_at = None
+            self._set_direct()
+
+    def _set_direct(self) -> None:
+        """Whether frames are handed over as they come, without a look at each or between them."""
+        self._direct = not self._selects and self._resume_at is None
 
     def _count_late(self, frame: Taken) -> None:
         self._own["received"] -= 1
@@ -594,10 +606,15 @@ class Consumer:
         stream = None if self._fallback() is not None else self._place.stream
         if stream is not self._stream:
             self._leave()
-            self._stream = stream
+            parts = None
             if stream is not None:
+                try:
+                    parts = ring_parts(stream)
+                except RegionError:  # the control plane let go of them just now
+                    stream = None
+            self._stream = stream
+            if stream is not None and parts is not None:
                 self._foreign_epoch = None
-                parts = ring_parts(stream)
                 self._ring = RingReader(*parts)
                 self._frames.remap(self._ring, stream.layout.epoch)
                 if self._watcher is not None:
@@ -633,6 +650,7 @@ class Consumer:
         if self.switch is not None and where != self._where:
             self._where = where
             before, self._resume_at = self._frames, self._frames.next_seq
+            self._set_direct()
             self._descriptors, self._progress = self.switch(*where)
             self._listener = Listener(self._descriptors.subscription)
             self._frames = self._reader_of(self._descriptors)
@@ -649,6 +667,7 @@ class Consumer:
             self._watcher.on_left(self._frames.epoch, ring)
         self._stream = None
         self._resume_at = None
+        self._set_direct()
         self._last_seq = self._last_seq_seen()
         self._frames.remap(None)
         if self.duties is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from framepool._native.frames import Changes
 from framepool.agent import Timers
 from framepool.client.hello import Assignment, ConsumerWishes, Introduction
 from framepool.client.partial import Partial, PartialFrames, PartialSlots
@@ -37,9 +38,12 @@ class ConsumerDuties:
         forwarded: bool = False,
         rejected: Callable[[], str] = lambda: "",
         qos_period_ns: int = NANOS_PER_SECOND,
+        changes: Changes | None = None,
     ) -> None:
-        """`rejected` says why shared memory must not be used, if it is so."""
+        """`rejected` says why shared memory must not be used, if it is so. Every new assignment is counted in
+        `changes`."""
         self._plane = plane
+        self._changes = changes or Changes()
         self._rejected = rejected
         self._unlisten: list[Callable[[], None]] = []
         consumer_id = None if wishes is None else wishes.consumer_id
@@ -78,8 +82,9 @@ class ConsumerDuties:
 
     def do_work(self) -> int:
         if self.introduction.reject(bool(self._rejected())):
-            self.assigned += 1
-        return self.introduction.do_work() + self._qos.do_work() + self._timers.poll()
+            self._reassign()
+        self._timers.poll()  # routine, and no reason for the control plane to stay awake
+        return self.introduction.do_work() + self._qos.do_work()
 
     def close(self) -> None:
         self.introduction.stop()
@@ -117,10 +122,14 @@ class ConsumerDuties:
 
     def _on_config(self, config: ConsumerConfig) -> None:
         if self.introduction.on_config(config):
-            self.assigned += 1
+            self._reassign()
 
     def _on_collision(self, consumer_id: int) -> None:
         renewed = self.introduction.renew()
         log.warning("consumer id %d is somebody else's too; going on as %d", consumer_id, renewed)
         self._qos.renew(renewed)
+        self._reassign()
+
+    def _reassign(self) -> None:
         self.assigned += 1
+        self._changes.count += 1

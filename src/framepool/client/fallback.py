@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from framepool._native.frames import Changes
 from framepool._native.seqlock import CheckedSlot, RingReader
 from framepool.client.hello import Fallback
-from framepool.client.mapping import Changes
 from framepool.client.plane import ControlPlane, Place
 from framepool.config import Config
 from framepool.errors import FramepoolError

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
+from framepool._native.frames import Changes
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.errors import RegionError, SuperblockError
 from framepool.shm.layout import StreamLayout
@@ -42,15 +43,6 @@ class MappingState(enum.Enum):
     """Told to leave shared memory alone: of a consumer, never of a mapping."""
 
 
-class Changes:
-    """How often something changed. Who looks often compares the count, which is cheap, instead of the thing."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
 class Mapping:
     """The regions of one stream in one process: all of one epoch, or none."""
 
@@ -72,6 +64,10 @@ class Mapping:
         self._highest_epoch = -1
         self._highest_seen_ns = 0
         self._least_epoch = 0
+        self._damaged_epoch: int | None = None
+        self.doubt = ""
+        """Why what is announced is not believed: the files of that epoch changed while they were mapped. Only the
+        driver can say which are the right ones, so its word is needed, not its announce."""
         self._announced_ns = 0
         self._heard: list[ShmPoolAnnounce] = []
 
@@ -87,6 +83,7 @@ class Mapping:
     def on_layout(self, layout: StreamLayout) -> None:
         """Maps what an attach response named: the driver's word, as fresh as the answer itself."""
         self._heard.clear()
+        self._damaged_epoch, self.doubt = None, ""
         self._note(layout.epoch)
         if self.epoch != layout.epoch:
             self._map(layout)
@@ -115,6 +112,10 @@ class Mapping:
             self._note(announce.epoch)
             self._announced_ns = announce.announce_timestamp_ns
             self._recheck()
+            return
+        if announce.epoch == self._damaged_epoch:
+            self.counts["damaged epochs"] += 1
+            self.doubt = self.last_refusal
             return
         if self.stream is not None:
             self.unmap(f"epoch {announce.epoch} announced")
@@ -194,6 +195,8 @@ class Mapping:
         try:
             self.stream.recheck()
         except RegionError as error:
+            self._damaged_epoch = self.stream.layout.epoch
+            self.last_refusal = str(error)
             self.unmap(str(error))
 
     def _refuse(self, error: RegionError) -> None:

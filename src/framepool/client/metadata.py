@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from framepool._native.frames import Changes
 from framepool.client.qos import Publish
 from framepool.clock import NANOS_PER_SECOND, Clock
 from framepool.discovery.host import HOST_TAG
@@ -102,9 +103,10 @@ class SourceMetadata(MutableMapping[str, Any]):
         attributes: Mapping[str, Any] | None = None,
         first_version: int = 1,
         period_ns: int = NANOS_PER_SECOND,
+        changes: Changes | None = None,
     ) -> None:
         """The first version has the given attributes. A producer that knows what its predecessor had, and wants
-        versions never to repeat on its stream, says where to begin."""
+        versions never to repeat on its stream, says where to begin. Every new version is counted in `changes`."""
         if not 1 <= first_version <= LAST_VERSION:
             raise ValueError(f"a version lies between 1 and {LAST_VERSION}, not at {first_version}")
         self.stream_id = stream_id
@@ -113,6 +115,7 @@ class SourceMetadata(MutableMapping[str, Any]):
         self._clock = clock
         self._max_message_length = max_message_length
         self._period_ns = period_ns
+        self._changes = changes or Changes()
         self._draft: _State | None = None
         self._lease: tuple[int, int] | None = None
         self._told: tuple[int, tuple[int, int]] | None = None
@@ -175,6 +178,7 @@ class SourceMetadata(MutableMapping[str, Any]):
                 self._state, attributes=kept, version=version, timestamp_ns=self._clock.timestamp_ns()
             )
         )
+        self._changes.count += 1
 
     @contextmanager
     def edit(self) -> Iterator[Self]:
@@ -258,6 +262,7 @@ class SourceMetadata(MutableMapping[str, Any]):
         self._state = self._checked(
             msgspec.structs.replace(draft, version=version, timestamp_ns=self._clock.timestamp_ns())
         )
+        self._changes.count += 1
 
     def _checked(self, state: _State) -> _State:
         check_text("the name of a source", state.name, NAME_LIMIT)

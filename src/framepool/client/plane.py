@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, get_args
 
-from framepool._native.frames import UnderLease
-from framepool.client.mapping import Changes
+from framepool._native.frames import Changes, UnderLease
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
@@ -155,6 +154,7 @@ class ControlPlane:
         self._handlers: dict[type[Message], list[Callable[[Any], object]]] = {}
         self._dispatch = Dispatcher()
         self._announced: dict[int, tuple[ShmPoolAnnounce, int]] = {}
+        self._forgotten = 0
         self._unsettled: deque[Place] = deque()
         self.listen("control", ShmAttachResponse, self._on_attach_response)
         self.listen("announce", ShmPoolAnnounce, self._on_announce)
@@ -249,9 +249,14 @@ class ControlPlane:
         return self._announced.get(stream_id)
 
     def statistics(self) -> dict[str, int]:
-        """How often the media driver came back, and how often messages were missed for being too slow."""
-        left_behind = sum(ear.left_behind for ear in self._ears.values())
-        return {"reconnects": self._reconnects, "left_behind": left_behind, **self._dispatch.statistics()}
+        """How often the media driver came back, how often messages were missed for being too slow, and how many
+        announces had to make room for others."""
+        return {
+            "reconnects": self._reconnects,
+            "left_behind": sum(ear.left_behind for ear in self._ears.values()),
+            "announces_forgotten": self._forgotten,
+            **self._dispatch.statistics(),
+        }
 
     def on_close(self) -> None:
         for member in list(self._members):
@@ -296,6 +301,7 @@ class ControlPlane:
     def _on_announce(self, announce: ShmPoolAnnounce) -> None:
         self._announced.pop(announce.stream_id, None)  # the last one heard stands last
         if len(self._announced) >= MAX_ANNOUNCED:
+            self._forgotten += 1
             del self._announced[next(iter(self._announced))]
         self._announced[announce.stream_id] = (announce, self.clock.monotonic_ns())
         for place in self.places:

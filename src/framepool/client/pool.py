@@ -6,13 +6,15 @@ for that one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from framepool.agent import Runner, Sleeping
+from framepool.agent import Dozing, Runner
 from framepool.client.attach import AttachSettings
 from framepool.client.blobs import BlobReceiver
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer, Watcher
@@ -35,9 +37,9 @@ from framepool.discovery.query import Query
 from framepool.discovery.stream import Stream
 from framepool.errors import AttachRefused, ConfigurationError, NotLocal
 from framepool.shm.allocator import Allocator
-from framepool.shm.paths import AllowedDirectories
+from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Publication
+from framepool.transport.aeron import Client, ExclusivePublication
 from framepool.wire._generated.control_900 import (
     DataSourceAnnounce,
     DataSourceMeta,
@@ -51,6 +53,9 @@ from framepool.wire.message import Message
 
 LEAST_PATIENCE = 0.5
 """Seconds for a driver to answer, however long it took to find out which one to ask."""
+
+_OPEN: dict[Pool, int] = {}
+"""Those that nobody closed yet, the oldest first, and the process that opened them."""
 
 
 class Pool:
@@ -83,18 +88,21 @@ class Pool:
             if owned is not None:
                 undo.push(owned)
             self._allowed = AllowedDirectories(filter(None, (config.driver.shm_base_dir, config.driver.hugepages_dir)))
+            self._owners = OwnerPolicy.sharing(config.driver.group_id)
             client = Client.connect(config.aeron, name="framepool client", timeout=timeout)
             self._client = undo.enter_context(client)
             self._plane = ControlPlane(self._client, self._clock, config.stream_ids, config.channels)
-            undo.enter_context(Runner(self._plane, idle=Sleeping()).start())
+            undo.enter_context(tended(self._plane).start())
+            undo.callback(_OPEN.pop, self, None)
             self._open = undo.pop_all()
+        _OPEN[self] = os.getpid()
         self.metadata = MetadataCache(self._clock)
         """What the sources of the streams that are consumed here say of themselves."""
         self.blobs = BlobReceiver(self._clock)
         """Large metadata of these sources, such as flat fields and masks."""
         self._hears_metadata = False
         self._granted_ids: set[int] = set()
-        self._publication: Publication | None = None
+        self._publication: ExclusivePublication | None = None
         self._lookup: Lookup | None = None
         self._planes = {(channel.place(config.channels.control), config.stream_ids.control): self._plane}
         self._attach_settings = AttachSettings(keepalive_ns=config.driver.keepalive_interval_ms * NANOS_PER_MILLI)
@@ -259,7 +267,7 @@ class Pool:
         ...     reader.epoch == eye.epoch
         True
         """
-        place = AnnouncedPlace(self._plane, stream_id, allowed=self._allowed)
+        place = AnnouncedPlace(self._plane, stream_id, allowed=self._allowed, owners=self._owners)
         return self._consumer(self._plane, place, timeout, max_outstanding_seq_gap, ConsumerWishes())
 
     def standalone(self, stream_id: int, *, name: str = "", profile: str = "default") -> Producer:
@@ -324,7 +332,7 @@ class Pool:
                 ids, channels = self.config.stream_ids, self.config.channels
                 where = (control_channel, control_stream_id)
                 plane = ControlPlane(self._client, self._clock, ids, channels, control=where)
-                self._open.enter_context(Runner(plane, idle=Sleeping()).start())
+                self._open.enter_context(tended(plane).start())
                 self._planes[key] = plane
             return plane
 
@@ -337,11 +345,16 @@ class Pool:
         create: bool = False,
         require_hugepages: bool = False,
     ) -> Seat:
+        if not isinstance(stream_id, int):
+            raise TypeError(f"a stream is made under a number, and may have a name beside it: not {stream_id!r}")
+        if not 0 <= stream_id < 2**32:
+            raise ValueError(f"the number of a stream has 32 bits: {stream_id} has not")
         return Seat(
             plane,
             stream_id,
             role,
             allowed=self._allowed,
+            owners=self._owners,
             create=create,
             require_hugepages=require_hugepages,
             settings=self._attach_settings,
@@ -365,10 +378,14 @@ class Pool:
         raise AttachRefused(f"stream {stream_id}: not attached within {timeout} s: {why}")
 
     def _producer(self, place: Place, publish_timestamps: bool = False, **source: Any) -> Producer:
-        """A producer on the one descriptor publication of this process, with its duties in the control plane."""
+        """A producer on the one descriptor publication of this pool, with its duties in the control plane.
+
+        The publication is exclusive, which is one writer's at a time: the interpreter's lock sees to that, because
+        frames are told of with the lock held. A shared one costs each frame an atomic step that waits for its copy.
+        """
         if self._publication is None:
             where = channel.descriptor_publication(self.config.channels.descriptor, self.config.aeron)
-            self._publication = self._client.add_publication(where, self.config.stream_ids.descriptor)
+            self._publication = self._client.add_exclusive_publication(where, self.config.stream_ids.descriptor)
 
         def close() -> None:
             self._plane.leave(gauges)
@@ -452,6 +469,7 @@ class Pool:
             forwarded=bridged,
             rejected=place.rejected,
             qos_period_ns=self.config.client.qos_period_ms * NANOS_PER_MILLI,
+            changes=place.changes,
         )
         consumer.limit(consumer.duties.assignment.local_rate_hz)
         introduction = consumer.duties.introduction
@@ -503,6 +521,11 @@ class Pool:
                 self._plane.listen("metadata", kind, self._take_metadata)
 
 
+def tended(plane: ControlPlane) -> Runner:
+    """A thread for a control plane: quick while something goes on, and never in the way of a thread with frames."""
+    return Runner(plane, idle=Dozing(longest=0.004, patience=5), stands_back=True)
+
+
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
     """Looks often at first, then less so."""
     deadline = time.monotonic() + timeout
@@ -513,3 +536,11 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
     return True
+
+
+@atexit.register
+def _close_what_is_open() -> None:
+    """A program that ends without closing its pools gives its leases back all the same."""
+    for pool, process in reversed(tuple(_OPEN.items())):
+        if process == os.getpid():
+            pool.close()

@@ -16,21 +16,22 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from framepool._native.frames import ABANDONED, ClaimedSlot, FrameWriter
+from framepool._native.frames import ABANDONED, ClaimedSlot, FrameWriter, ProducerCore
 from framepool._native.seqlock import Layout, RingWriter
+from framepool.client.compiled import compiled
 from framepool.client.gauges import Values
 from framepool.client.mapping import ring_parts
 from framepool.client.metadata import SourceMetadata
 from framepool.client.plane import Place
 from framepool.client.producer_duties import ProducerDuties
 from framepool.client.progress import ProgressReporter
-from framepool.client.trace import Trace, Traced
+from framepool.client.trace import UNTRACED, Trace, Traced
 from framepool.clock import Clock, MonotonicClock
 from framepool.config import Config, load
-from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached
+from framepool.errors import MediaDriverLost, NoPoolFits, NotAttached, RegionError
 from framepool.shm.region import MappedStream
 from framepool.shm.tensor import TensorLayout
-from framepool.transport.aeron import Publication
+from framepool.transport.aeron import AnyPublication
 from framepool.wire._generated.control_900 import ClockDomain, FrameDescriptor, MajorOrder, ProgressUnit
 from framepool.wire.cursor import byte_view
 from framepool.wire.dtypes import from_numpy
@@ -39,7 +40,7 @@ MAX_LAYOUTS = 256
 """Encoded tensor headers that a producer keeps; a camera has a handful."""
 
 
-class Producer:
+class Producer(ProducerCore):
     """Publishes the frames of one stream under the lease of its place. One thread at a time.
 
     >>> with camera.claim((48, 64), np.uint16) as slot:
@@ -52,7 +53,7 @@ class Producer:
     def __init__(
         self,
         place: Place,
-        descriptors: Publication,
+        descriptors: AnyPublication,
         clock: Clock,
         *,
         publish_timestamps: bool = False,
@@ -69,10 +70,9 @@ class Producer:
         self._publish_timestamps = publish_timestamps
         self._on_close = on_close
         self._changes = place.changes
-        self._seen = -1
+        self._slot_kind = Slot
         self._native_clock = isinstance(clock, MonotonicClock)
         self._stream: MappedStream | None = None
-        self._frames: FrameWriter | None = None
         self._last_layout: Layout | None = None
         self._layouts: dict[tuple[tuple[int, ...], np.dtype[Any], str, str | None], Layout] = {}
 
@@ -160,7 +160,7 @@ class Producer:
 
     @property
     def has_readers(self) -> bool:
-        """Whether anybody listens to descriptors.
+        """Whether anybody listens to descriptors: of whichever stream, since all streams of a pool have one channel.
 
         >>> camera.has_readers
         True
@@ -170,6 +170,7 @@ class Producer:
         except MediaDriverLost:
             return False
 
+    @compiled(ProducerCore.claim)
     def claim(
         self,
         shape: int | Sequence[int],
@@ -193,13 +194,9 @@ class Producer:
         >>> with camera.claim((3, 4), np.uint16) as slot:
         ...     np.copyto(slot.array, image)
         """
-        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-        layout = self._layout(dimensions, np.dtype(dtype), order, progress)
-        slot = self._claim(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
-        if progress is not None:
-            slot.progress()
-        return slot
+        raise NotImplementedError
 
+    @compiled(ProducerCore.publish)
     def publish(
         self,
         array: npt.ArrayLike,
@@ -218,6 +215,17 @@ class Producer:
         >>> next(eye).timestamp_ns
         123
         """
+        raise NotImplementedError
+
+    def _publish(
+        self,
+        array: npt.ArrayLike,
+        timestamp_ns: int | None,
+        meta_version: int | None,
+        trace_id: int | None,
+        parents: Iterable[Traced],
+    ) -> int | None:
+        """`publish` for a producer around which something changed, or whose frames have more to tell."""
         duties = self.duties
         if parents or (duties is not None and duties.own_streams):
             return self._publish_by_slot(np.asarray(array), timestamp_ns, meta_version, Trace.of(trace_id, parents))
@@ -259,7 +267,7 @@ class Producer:
         """
         layout = Layout(tensor_header)
         try:
-            slot = self._claim(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
+            slot = self._claim_slot(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
             slot.ring.payload(slot.seq)[:] = byte_view(payload)[: layout.extent]
             slot.commit()
         except (NotAttached, NoPoolFits):
@@ -321,14 +329,35 @@ class Producer:
     ) -> int | None:
         """The same step by step, for frames whose descriptor is not all there is to tell."""
         try:
-            slot = self._claim(self._describe(image, _columns_first(image)), timestamp_ns, meta_version, trace)
+            slot = self._claim_slot(self._describe(image, _columns_first(image)), timestamp_ns, meta_version, trace)
             slot.array[...] = image
             slot.commit()
         except (NotAttached, NoPoolFits):
             return None
         return slot.seq
 
-    def _claim(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace) -> Slot:
+    def _claim(
+        self,
+        shape: int | Sequence[int],
+        dtype: npt.DTypeLike,
+        order: Literal["C", "F"],
+        progress: Literal["rows", "columns"] | None,
+        timestamp_ns: int | None,
+        meta_version: int | None,
+        trace_id: int | None,
+        parents: Iterable[Traced],
+    ) -> Slot:
+        """`claim` of a frame of another kind than the last one, or with more to tell."""
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        layout = self._layout(dimensions, np.dtype(dtype), order, progress)
+        slot = self._claim_slot(layout, timestamp_ns, meta_version, Trace.of(trace_id, parents))
+        if progress is not None:
+            slot.progress()
+        else:
+            self._claims(shape, dtype, order, layout)
+        return slot
+
+    def _claim_slot(self, layout: Layout, timestamp_ns: int | None, meta_version: int | None, trace: Trace) -> Slot:
         frames = self._frames if self._changes.count == self._seen else self._writer()
         if timestamp_ns is None and not self._native_clock:
             timestamp_ns = self._clock.timestamp_ns()
@@ -342,11 +371,16 @@ class Producer:
         if slot is None:
             if frames is None:
                 self._own["no lease"] += 1
-            raise NotAttached(f"stream {self.stream_id}: no lease right now; the frame is dropped")
+            raise self._no_lease()
         slot._producer = self
-        slot._reporter = None
-        slot.trace = trace
+        slot._trace = trace if trace.trace_id else None
         return slot
+
+    def _no_lease(self) -> NotAttached:
+        return NotAttached(f"stream {self.stream_id}: no lease right now; the frame is dropped")
+
+    def _lease_ended(self, seq: int) -> NotAttached:
+        return NotAttached(f"stream {self.stream_id}: the lease ended while frame {seq} was written")
 
     def _commit(self, slot: Slot) -> None:
         """The second look at the lease, then the commit and its descriptor."""
@@ -355,9 +389,9 @@ class Producer:
         if slot.writer is not self._frames:
             slot.forsake()
             self._own["lease lost while writing"] += 1
-            raise NotAttached(f"stream {self.stream_id}: the lease ended while frame {slot.seq} was written")
+            raise self._lease_ended(slot.seq)
         if slot.finish(slot.trace.trace_id or 0, self._publish_timestamps) == ABANDONED:
-            raise NotAttached(f"stream {self.stream_id}: the lease ended while frame {slot.seq} was written")
+            raise self._lease_ended(slot.seq)
         if self.duties is not None and (self.duties.own_streams or slot.trace.parents):
             self._tell_more(slot, self.duties)
 
@@ -382,16 +416,25 @@ class Producer:
         stream = self._place.stream
         if stream is not self._stream:
             self._leave()
-            self._stream = stream
+            ring = None
             if stream is not None:
+                try:
+                    ring = RingWriter(*ring_parts(stream))
+                except RegionError:  # the control plane let go of them just now
+                    stream = None
+            self._stream = stream
+            if stream is not None and ring is not None:
                 self._frames = FrameWriter(
                     self._descriptors,
-                    RingWriter(*ring_parts(stream)),
+                    ring,
                     self.stream_id,
                     stream.layout.epoch,
                     realtime=self._clock.domain is ClockDomain.REALTIME_SYNCED,
                     describe=self._describe,
                 )
+        duties = self.duties
+        self._meta_version = 0 if duties is None else duties.metadata.version
+        self._direct = self._native_clock and not (duties is not None and duties.own_streams)
         self._seen = seen if self._frames is not None and self._place.lend(self._frames) else -1
         return self._frames
 
@@ -442,11 +485,19 @@ class Slot(ClaimedSlot):
     False
     """
 
-    __slots__ = ("_producer", "_reporter", "trace")
+    __slots__ = ()
 
     _producer: Producer
     _reporter: ProgressReporter | None
-    trace: Trace
+
+    @property
+    def trace(self) -> Trace:
+        """Where its frame comes from.
+
+        >>> camera.claim(4, trace_id=7).trace.trace_id
+        7
+        """
+        return self._trace or UNTRACED
 
     def progress(self, nbytes: int | None = None, *, rows: int | None = None, columns: int | None = None) -> bool:
         """So much is filled now; says whether consumers were told. Nothing at all says that filling begins.
@@ -496,17 +547,6 @@ class Slot(ClaimedSlot):
                 self._reporter.abandon()
             if self.forsake():
                 self._producer._own["abandoned"] += 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.commit()
-        else:
-            self.abandon()
 
 
 def _columns_first(image: npt.NDArray[Any]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from framepool._native.frames import Changes
 from framepool.client.blobs import BlobSender
 from framepool.client.hello import SHARED, Endpoint
 from framepool.client.metadata import SourceMetadata
@@ -28,8 +29,10 @@ from framepool.wire._generated.trace_904 import TraceLinkSet
 class OwnStreams:
     """The publications of single consumers: begun when they are granted, used once the media driver has them."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, changes: Changes) -> None:
+        """Each one that comes or goes is counted in `changes`."""
         self._client = client
+        self._changes = changes
         self._streams: dict[Endpoint, Publication | Pending[Publication]] = {}
 
     def __bool__(self) -> bool:
@@ -40,10 +43,12 @@ class OwnStreams:
             self._streams[endpoint] = self._client.add_publication_async(endpoint.channel, endpoint.stream_id)
         except TransportError:
             return False
+        self._changes.count += 1
         return True
 
     def close(self, endpoint: Endpoint) -> None:
         stream = self._streams.pop(endpoint, None)
+        self._changes.count += 1
         if isinstance(stream, Pending):
             stream.cancel()
         elif stream is not None:
@@ -87,7 +92,7 @@ class ProducerDuties:
         self._place = place
         self._current_seq = current_seq
         self._unlisten: list[Callable[[], None]] = []
-        self.own_streams = OwnStreams(client)
+        self.own_streams = OwnStreams(client, place.changes)
         """True while `tell` has anybody to tell."""
         self.registry = ConsumerRegistry(
             place.stream_id,
@@ -111,6 +116,7 @@ class ProducerDuties:
             summary=summary,
             attributes=attributes,
             period_ns=config.client.metadata_period_ms * NANOS_PER_MILLI,
+            changes=place.changes,
         )
         self.blobs = BlobSender(
             lambda message: plane.say("metadata", message), max_message_length=plane.max_message_length("metadata")

@@ -55,14 +55,20 @@ class Seat(Place):
         )
         self.mapping = Mapping(
             stream_id,
-            open_stream=lambda layout: map_stream(layout, allowed, writable=writable, owners=policy),
+            open_stream=lambda layout: map_stream(layout, allowed, writable=writable, owners=policy, ahead=True),
             clock=plane.clock,
             freshness_ns=settings.driver_timeout_ns,
         )
         self.changes = self.mapping.changes
         self._timers = Timers(plane.clock)
         self._timers.every(NANOS_PER_SECOND, self.mapping.check_activity)
+        self._timers.every(NANOS_PER_SECOND, self._ask_for_regions)
         self._granted: Grant | None = None
+
+    @property
+    def granted(self) -> Grant | None:
+        """The lease that the regions are used under."""
+        return self._granted
 
     @property
     def stream(self) -> MappedStream | None:
@@ -94,8 +100,20 @@ class Seat(Place):
         self._follow_the_lease()
         return work
 
+    def _ask_for_regions(self) -> None:
+        """A producer whose regions could not be mapped, or were let go of, would keep everybody else from its stream
+        for as long as it lives: it asks for new ones. A consumer follows the next announce."""
+        if self.role is Role.PRODUCER and self._granted is not None and self.mapping.stream is None:
+            self.attachment.ask_again(self.mapping.last_refusal or "the regions were let go of")
+            self._follow_the_lease()
+
     def settle(self) -> int:
-        return self.mapping.settle() if self._granted is not None else 0
+        work = self.mapping.settle() if self._granted is not None else 0
+        if self.mapping.doubt:
+            self.attachment.ask_again(self.mapping.doubt)
+            self.mapping.doubt = ""
+            self._follow_the_lease()
+        return work
 
     def close(self) -> None:
         """Gives lease and regions back."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 
+from framepool._native.frames import Changes
 from framepool.agent import Timers
 from framepool.client.attach import new_client_id
-from framepool.client.mapping import Changes, Mapping
+from framepool.client.mapping import Mapping
 from framepool.client.plane import ControlPlane, Place
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.config import Config, ProfileConfig
@@ -34,7 +35,9 @@ class AnnouncedPlace(Place):
         self.stream_id = stream_id
         self._plane = plane
         self.mapping = Mapping(
-            stream_id, open_stream=lambda layout: map_stream(layout, allowed, owners=policy), clock=plane.clock
+            stream_id,
+            open_stream=lambda layout: map_stream(layout, allowed, owners=policy, ahead=True),
+            clock=plane.clock,
         )
         self.changes = self.mapping.changes
         self._timers = Timers(plane.clock)
@@ -112,7 +115,7 @@ class OwnedPlace(Place):
                 timestamp_ns=self._clock.timestamp_ns(),
             )
             allowed = AllowedDirectories([self._allocator.base_dir])
-            self._regions = map_stream(layout, allowed, writable=True)
+            self._regions = map_stream(layout, allowed, writable=True, ahead=True)
             self.changes.count += 1
         except BaseException:
             self._lock.release()

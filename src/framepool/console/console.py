@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 
-from framepool.agent import Backoff, Runner, Sleeping
+from framepool.agent import Runner, Sleeping
 from framepool.client.consumer import Consumer
 from framepool.client.pool import Pool
 from framepool.clock import MonotonicClock
@@ -20,13 +21,15 @@ from framepool.console.server import Server, new_token
 from framepool.console.view import Seen
 from framepool.console.web import Web
 from framepool.errors import AttachRefused
+from framepool.recorder.shelf import Shelf
 from framepool.service import Commander
 from framepool.supervisor.observer import Observer
 from framepool.transport.aeron import Client
 
 ATTACH_PAUSE_S: Final = 0.05
 ATTACH_PATIENCE_S: Final = 2.0
-TURN_S: Final = 0.002
+SHELF_PAUSE_S: Final = 1.0
+TURN_S: Final = 0.01
 """Between two looks at the streams that are watched: small beside the time between pictures."""
 
 
@@ -57,15 +60,26 @@ class Console:
             self.previews = Previews(
                 self._attach, rate_hz=settings.preview_rate_hz, largest=settings.preview_pixels, clock=clock
             )
+            self.shelf = Shelf(Path(settings.recordings)) if settings.recordings else None
+            self._recordings: list[dict[str, Any]] = []
             self.desk = Desk(
-                config, observer, commander, own=self._own_ids, seen=self._seen, refusal=self._refusal, clock=clock
+                config,
+                observer,
+                commander,
+                own=self._own_ids,
+                seen=self._seen,
+                refusal=self._refusal,
+                recordings=lambda: self._recordings,
+                clock=clock,
             )
             self.pages = Pages(settings, self.previews)
-            self._web = Web(settings, self.token, self.desk, self.pages)
+            report = self.shelf.report if self.shelf is not None else lambda name: None
+            self._web = Web(settings, self.token, self.desk, self.pages, report)
             self._opened = undo.pop_all()
-        self._desk_runner = Runner(self.desk, idle=Backoff(min_park=1e-3, max_park=5e-3))
-        self._preview_runner = Runner(self.previews, idle=Sleeping(TURN_S))
+        self._desk_runner = Runner(self.desk, idle=Sleeping(TURN_S), stands_back=True)
+        self._preview_runner = Runner(self.previews, idle=Sleeping(TURN_S), stands_back=True)
         self._attacher = threading.Thread(target=self._attach_all, name="framepool-attach", daemon=True)
+        self._librarian = threading.Thread(target=self._look_at_recordings, name="framepool-shelf", daemon=True)
 
     @property
     def url(self) -> str:
@@ -89,6 +103,7 @@ class Console:
             self._desk_runner.wait_started()
             self._preview_runner.start()
             self._attacher.start()
+            self._librarian.start()
             self._server.start(self._web.app())
         except BaseException:
             self.close()
@@ -101,8 +116,9 @@ class Console:
         self.desk.on_look = lambda: None
         try:
             self._server.close()
-            if self._attacher.is_alive():
-                self._attacher.join(2 * ATTACH_PATIENCE_S)
+            for thread in (self._attacher, self._librarian):
+                if thread.is_alive():
+                    thread.join(2 * ATTACH_PATIENCE_S)
             self._preview_runner.close()
             self._desk_runner.close()
         finally:
@@ -126,6 +142,8 @@ class Console:
     def _attach(self, stream_id: int) -> Consumer:
         """The reader of a preview: with a lease, or without one from a stream that no driver owns."""
         rate = self._config.console.preview_rate_hz
+        if not self.desk.knows(stream_id):  # at once: what pages ask for may not exist, and others wait meanwhile
+            raise AttachRefused(f"stream {stream_id} is not announced")
         try:
             return self._pool.consumer(stream_id, max_rate_hz=rate, timeout=ATTACH_PATIENCE_S)
         except AttachRefused as refusal:
@@ -137,6 +155,13 @@ class Console:
     def _attach_all(self) -> None:
         while not self._ended.wait(ATTACH_PAUSE_S):
             self.previews.attach_due()
+
+    def _look_at_recordings(self) -> None:
+        """Beside everything else: a directory may be on a disk that takes its time."""
+        while self.shelf is not None:
+            self._recordings = self.shelf.look()
+            if self._ended.wait(SHELF_PAUSE_S):
+                return
 
     def _own_ids(self) -> set[int]:
         consumers = [watched.source for watched in self.previews.streams()]

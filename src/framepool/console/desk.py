@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
@@ -90,10 +90,11 @@ class Desk:
         own: Callable[[], Collection[int]] = tuple,
         seen: Callable[[int], Seen | None] = lambda _: None,
         refusal: Callable[[int], str] = lambda _: "",
+        recordings: Callable[[], list[dict[str, Any]]] = list,
         clock: Clock | None = None,
     ) -> None:
         """`own`, `seen` and `refusal` ask the previews: their consumer ids, what they saw of a stream, and why they
-        see nothing."""
+        see nothing. `recordings` has what was last seen of those."""
         low, high = config.stream_ids.bridge_destinations
         self.on_look: Callable[[], None] = lambda: None
         """Called after each look, on the desk's thread."""
@@ -102,17 +103,25 @@ class Desk:
         self._commander = commander
         self._own = own
         self._refusal = refusal
+        self._recordings = recordings
         self._clock = clock or MonotonicClock()
         self._scene = Scene(bridged=lambda stream_id: low <= stream_id <= high, seen=seen)
         self._timers = Timers(self._clock)
         self._totals = History(TOTALS, config.console.history_seconds)
+        self.counts: Counter[str] = Counter()
         self._histories: dict[int, History] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._event_number = 0
         self._noticed = 0
         self._orders: deque[Order] = deque()
         self._waiting: list[Order] = []
-        self._state: dict[str, Any] = {"streams": [], "services": [], "totals": {}, "time": time.time()}
+        self._state: dict[str, Any] = {
+            "streams": [],
+            "services": [],
+            "recordings": [],
+            "totals": {},
+            "time": time.time(),
+        }
 
     # What others ask, on any thread
 
@@ -144,6 +153,7 @@ class Desk:
     async def command(self, tag: str, key: str, value: Any) -> dict[str, Any]:
         """Has a command sent, and waits for its echo: `CommandRefused` or `NoEcho` if it does not come."""
         if len(self._orders) + len(self._waiting) >= MOST_ORDERS:
+            self.counts["too many commands"] += 1
             raise CommandRefused("too many commands wait for their echo")
         order = Order(tag, key, value)
         self._orders.append(order)
@@ -165,8 +175,17 @@ class Desk:
         for order in (*self._orders, *self._waiting):
             order.settle(NoEcho("the console ends"))
 
+    def knows(self, stream_id: int) -> bool:
+        """Whether a stream is announced. From any thread."""
+        return stream_id in self._watch.state.streams
+
     def statistics(self) -> dict[str, Any]:
-        return {"events": self._event_number, "waiting": len(self._waiting), **self._watch.state.statistics()}
+        return {
+            "events": self._event_number,
+            "waiting": len(self._waiting),
+            **self.counts,
+            **self._watch.state.statistics(),
+        }
 
     def _look(self) -> None:
         now_s = time.time()
@@ -186,13 +205,20 @@ class Desk:
              "host": each.host, "pid": each.pid, "age_s": self._commander.directory.age_s(each)}
             for each in self._commander.directory.services()
         ]  # fmt: skip
-        self._state = {"time": now_s, "host": platform.node(), **shown, "services": services}
+        self._state = {
+            "time": now_s,
+            "host": platform.node(),
+            **shown,
+            "services": services,
+            "recordings": self._recordings(),
+        }
         self.on_look()
 
     def _remember(self, stream: dict[str, Any], now_s: float) -> None:
         past = self._histories.get(stream["id"])
         if past is None:
             if len(self._histories) >= MOST_HISTORIES:
+                self.counts["histories not kept"] += 1
                 return
             past = self._histories[stream["id"]] = History(COLUMNS, self._config.console.history_seconds)
         past.add(now_s, row(stream))

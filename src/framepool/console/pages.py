@@ -21,12 +21,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from framepool.client.rate import Pace
 from framepool.config import ConsoleConfig
 from framepool.console.picture import Wish
-from framepool.console.preview import Previews
+from framepool.console.preview import Pictures, Previews
+from framepool.wire.message import UINT32_NULL
 
 MOST_WATCHED: Final = 64
 """Streams that one page watches at a time."""
+MESSAGE_BYTES: Final = 2**20
+"""Of pictures in one message, and one picture more."""
 MESSAGES_HZ: Final = 1_000
-"""What a page says at the most: it answers each picture, and no more."""
+"""What a page says at the most: it answers each message, and no more."""
 FIRST_WORD_S: Final = 5.0
 """A page says what it watches within this time, or it is none."""
 SILENCE_S: Final = 5.0
@@ -44,13 +47,20 @@ class Watch(msgspec.Struct, frozen=True, tag_field="type", tag="watch", forbid_u
 
 
 class Drawn(msgspec.Struct, frozen=True, tag_field="type", tag="drawn", forbid_unknown_fields=True):
-    """The last picture of a stream is on the screen: send another."""
+    """The last pictures of these streams are on the screen: send others."""
 
-    stream: int
+    streams: list[int]
 
 
 class Seen(msgspec.Struct, frozen=True, tag_field="type", tag="seen", forbid_unknown_fields=True):
     """The last state was taken in."""
+
+
+def stream_of(text: str) -> int:
+    """The id of a stream, as a page writes it; `ValueError` for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < UINT32_NULL):
+        raise ValueError(f"{text!r:.20} is no stream")
+    return int(text)
 
 
 Said = Watch | Drawn | Seen
@@ -70,7 +80,7 @@ class Page:
         self._loop = loop
         self._wishes: dict[int, Wish] = {}
         self._ready: set[int] = set()
-        self._pictures: dict[int, bytes] = {}
+        self._pictures: Pictures = {}
         self._states_out = 0
         self._state: str | None = None
         self._wake = asyncio.Event()
@@ -81,11 +91,11 @@ class Page:
         """What the page would draw of a stream now; nothing until it has drawn the last picture."""
         return self._wishes.get(stream_id) if stream_id in self._ready else None
 
-    def show(self, stream_id: int, message: bytes) -> None:
-        """Leaves a picture to be sent."""
-        self._ready.discard(stream_id)
+    def show(self, pictures: Pictures) -> None:
+        """Leaves pictures to be sent."""
+        self._ready.difference_update(pictures)
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._leave, stream_id, message)
+            self._loop.call_soon_threadsafe(self._leave, pictures)
 
     # On the loop
 
@@ -103,10 +113,9 @@ class Page:
         self.heard_s = time.monotonic()
         match said:
             case Watch():
-                self._watch({int(name): wish for name, wish in said.streams.items()})
+                self._watch({stream_of(name): wish for name, wish in said.streams.items()})
             case Drawn():
-                if said.stream in self._wishes:
-                    self._ready.add(said.stream)
+                self._ready.update(stream_id for stream_id in said.streams if stream_id in self._wishes)
             case Seen():
                 self._states_out = 0
 
@@ -130,8 +139,7 @@ class Page:
                     self._states_out = 1
                     await self._socket.send_text(state)
                 while self._pictures:
-                    stream_id = next(iter(self._pictures))
-                    await self._socket.send_bytes(self._pictures.pop(stream_id))
+                    await self._socket.send_bytes(self._next_message())
 
     def _watch(self, wishes: dict[int, Wish]) -> None:
         if len(wishes) > MOST_WATCHED:
@@ -142,10 +150,19 @@ class Page:
         self._pictures = {stream_id: data for stream_id, data in self._pictures.items() if stream_id in wishes}
         self.has_watched = True
 
-    def _leave(self, stream_id: int, message: bytes) -> None:
-        if stream_id in self._wishes:
-            self._pictures[stream_id] = message
-            self._wake.set()
+    def _leave(self, pictures: Pictures) -> None:
+        self._pictures |= {stream_id: data for stream_id, data in pictures.items() if stream_id in self._wishes}
+        self._wake.set()
+
+    def _next_message(self) -> bytes:
+        """Pictures that were left, as many as make a message of some length."""
+        parts: list[bytes] = []
+        size = 0
+        while self._pictures and size < MESSAGE_BYTES:
+            data = self._pictures.pop(next(iter(self._pictures)))
+            parts.append(data)
+            size += len(data)
+        return b"".join(parts)
 
 
 class Pages:
@@ -222,9 +239,9 @@ class Pages:
                 page.on_message(_decode(text))
                 if page.watched() != watched:
                     self._previews.watch(page, page.watched())
-        except WebSocketDisconnect:
+        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the sender noticed first
             return None
-        except (msgspec.MsgspecError, ValueError, KeyError, TimeoutError):  # KeyError: bytes where text belongs
+        except (msgspec.MsgspecError, ValueError, KeyError, TimeoutError):  # KeyError: bytes, not text
             return POLICY
 
     def _has_room(self, page: Page) -> bool:

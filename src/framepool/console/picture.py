@@ -8,6 +8,7 @@ of a large frame. Pure functions; an image may be in shared memory and be overwr
 from __future__ import annotations
 
 import json
+import math
 import struct
 from typing import Any, Final
 
@@ -61,13 +62,13 @@ def picture(image: Array, wish: Wish) -> Picture:
 
 
 def plane(image: Array) -> Array:
-    """Rows and columns of an image, in place, with three colours where it has them; of a stack the first plane."""
+    """Rows and columns of an image, in place, with three colours where it has them as unsigned numbers of 8 or 16 bits;
+    of other colours the first, of a stack the first plane."""
     if image.ndim < 2:
         return image.reshape(1, -1)
-    if image.ndim == 3 and image.shape[2] in COLOURS and image.dtype.itemsize <= 2:
-        return image[:, :, :3]
-    if image.ndim == 3 and image.shape[2] == 1:
-        return image[:, :, 0]
+    if image.ndim == 3 and image.shape[2] in (1, *COLOURS):
+        coloured = image.shape[2] > 1 and image.dtype.kind == "u" and image.dtype.itemsize <= 2
+        return image[:, :, :3] if coloured else image[:, :, 0]
     while image.ndim > 2:
         image = image[0]
     return image
@@ -113,7 +114,8 @@ def drawable(values: Array) -> Array:
 
 
 def encoded(found: Picture, **about: Any) -> bytes:
-    """One binary message: the length of a JSON header, the header, padding, then the values in little-endian order."""
+    """The length of a JSON header, the header, padding, the values in little-endian order, padding. A binary message is
+    one or several of these, one after the other."""
     values = np.ascontiguousarray(found.values).astype(found.values.dtype.newbyteorder("<"), copy=False)
     header = {
         **about,
@@ -126,16 +128,22 @@ def encoded(found: Picture, **about: Any) -> bytes:
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(HEADER_LENGTH.size + len(text)) % ALIGNMENT)
-    return HEADER_LENGTH.pack(len(text)) + text + values.tobytes()
+    return HEADER_LENGTH.pack(len(text)) + text + values.tobytes() + bytes(-values.nbytes % ALIGNMENT)
 
 
-def decoded(message: bytes) -> tuple[dict[str, Any], Array]:
-    """What `encoded` put in, as the page reads it: for programs and tests."""
-    (length,) = HEADER_LENGTH.unpack_from(message)
-    header = json.loads(message[HEADER_LENGTH.size : HEADER_LENGTH.size + length])
-    shape = (header["rows"], header["columns"], header["colours"])
-    values = np.frombuffer(message, np.dtype(header["type"]).newbyteorder("<"), offset=HEADER_LENGTH.size + length)
-    return header, values.reshape(shape if header["colours"] > 1 else shape[:2])
+def decoded(message: bytes) -> list[tuple[dict[str, Any], Array]]:
+    """The pictures of a message, as the page reads it: for programs and tests."""
+    found, at = [], 0
+    while at < len(message):
+        (length,) = HEADER_LENGTH.unpack_from(message, at)
+        at += HEADER_LENGTH.size
+        header = json.loads(message[at : at + length])
+        at += length
+        shape = (header["rows"], header["columns"], header["colours"])
+        values = np.frombuffer(message, np.dtype(header["type"]).newbyteorder("<"), math.prod(shape), offset=at)
+        at += values.nbytes + -values.nbytes % ALIGNMENT
+        found.append((header, values.reshape(shape if header["colours"] > 1 else shape[:2])))
+    return found
 
 
 def _offsets(step: int) -> list[int]:

@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 LINGER_NS = 3 * NANOS_PER_SECOND
 """How long a reader outlives the last who watched: a page that is loaded again finds it still there."""
 RETRY_NS = 2 * NANOS_PER_SECOND
+FULL_RATE_STREAMS = 4
+"""That are shown at the configured rate; where more are watched, all of them share what these would take."""
+MOST_STREAMS = 1_024
+"""That are watched, or were a moment ago: pages ask for whatever they like."""
 
 
 class Shown(Protocol):
@@ -51,14 +55,18 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+type Pictures = dict[int, bytes]
+"""By stream, as `picture.encoded` made them."""
+
+
 class Viewer(Protocol):
     """Somebody who watches. Asked and told on the thread of the previews; must not wait."""
 
     def wishes(self, stream_id: int) -> Wish | None:
         """What it would take of that stream right now; None while it has not drawn the last picture."""
 
-    def show(self, stream_id: int, message: bytes) -> None:
-        """A picture, as `picture.encoded` made it."""
+    def show(self, pictures: Pictures) -> None:
+        """What its streams look like now."""
 
 
 class Watched:
@@ -90,6 +98,7 @@ class Previews:
         self.counts: Counter[str] = Counter()
         self._attach = attach
         self._period_ns = NANOS_PER_SECOND // rate_hz
+        self._shares = 1
         self._largest = largest
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
@@ -103,6 +112,9 @@ class Previews:
             for stream_id in wanted:
                 watched = self._streams.get(stream_id)
                 if watched is None:
+                    if len(self._streams) >= MOST_STREAMS and not self._make_room():
+                        self.counts["too many streams"] += 1
+                        continue
                     watched = self._streams[stream_id] = Watched(stream_id, now_ns)
                 watched.viewers.add(viewer)
             for stream_id, watched in self._streams.items():
@@ -119,7 +131,13 @@ class Previews:
 
     def do_work(self) -> int:
         now_ns = self._clock.monotonic_ns()
-        return sum(self._turn(watched, now_ns) for watched in self.streams())
+        shown: dict[Viewer, Pictures] = {}
+        streams = self.streams()
+        self._shares = -(-sum(bool(watched.viewers) for watched in streams) // FULL_RATE_STREAMS)
+        done = sum(self._turn(watched, now_ns, shown) for watched in streams)
+        for viewer, pictures in shown.items():
+            viewer.show(pictures)
+        return done
 
     def attach_due(self) -> int:
         """Makes the readers that are missing. Waits for leases, so it has a thread of its own."""
@@ -160,7 +178,8 @@ class Previews:
         """What was seen of a stream while it was watched."""
         return self._streams.get(stream_id)
 
-    def _turn(self, watched: Watched, now_ns: int) -> int:
+    def _turn(self, watched: Watched, now_ns: int, shown: dict[Viewer, Pictures]) -> int:
+        """Adds what this stream gives to what is shown."""
         if not watched.viewers:
             if now_ns - watched.unwatched_ns > LINGER_NS:
                 self._forget(watched)
@@ -173,11 +192,17 @@ class Previews:
         frame = watched.source.newest()
         if frame is None:
             return 0
-        watched.due_ns = now_ns + self._period_ns
-        self._show(watched, frame, wishes)
+        watched.due_ns = self._next_due(now_ns)
+        self._show(watched, frame, wishes, shown)
         return 1
 
-    def _show(self, watched: Watched, frame: Shown, wishes: dict[Viewer, Wish]) -> None:
+    def _next_due(self, now_ns: int) -> int:
+        """All streams are shown at the same times, half a period from now at least, so that a page gets them in one
+        message and composes itself anew once."""
+        period_ns = self._period_ns * self._shares
+        return ((now_ns + period_ns // 2) // period_ns + 1) * period_ns
+
+    def _show(self, watched: Watched, frame: Shown, wishes: dict[Viewer, Wish], shown: dict[Viewer, Pictures]) -> None:
         """One picture for each kind of wish; none at all of a frame that was overwritten meanwhile."""
         sizes = {wish: Wish(min(wish.size, self._largest), wish.region) for wish in set(wishes.values())}
         try:
@@ -198,7 +223,7 @@ class Previews:
         }
         messages = {wish: encoded(each, **about) for wish, each in found.items()}
         for viewer, wish in wishes.items():
-            viewer.show(watched.stream_id, messages[wish])
+            shown.setdefault(viewer, {})[watched.stream_id] = messages[wish]
         self.counts["shown"] += len(wishes)
 
     def _seat(self, watched: Watched, source: Source) -> bool:
@@ -211,6 +236,13 @@ class Previews:
         if not wanted:
             source.close()
         return wanted
+
+    def _make_room(self) -> bool:
+        """Lets go of a stream that nobody watches any more and that has no reader yet. With the lock held."""
+        idle = [each for each in self._streams.values() if not each.viewers and each.source is None]
+        for watched in idle:
+            del self._streams[watched.stream_id]
+        return bool(idle)
 
     def _forget(self, watched: Watched) -> None:
         with self._lock:

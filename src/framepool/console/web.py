@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from framepool.config import ConsoleConfig
-from framepool.console.pages import Pages
+from framepool.console.pages import Pages, stream_of
 from framepool.errors import CommandRefused, EncodeError, NoEcho
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,9 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+
+
+REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +108,7 @@ class Keeper:
             return
         more = f", and {self._unlogged} more" if self._unlogged else ""
         client = f"{who.client.host}:{who.client.port}" if who.client else "somebody"
-        log.warning("%s refused: %s for %s%s", client, why, who.url.path, more)
+        log.warning("%s refused: %s for %.100r%s", client, why, who.scope["path"], more)
         self._logged_s, self._unlogged = now_s, 0
 
 
@@ -141,11 +145,20 @@ class Gate:
 class Web:
     """The routes."""
 
-    def __init__(self, config: ConsoleConfig, token: str, desk: Desk, pages: Pages) -> None:
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        token: str,
+        desk: Desk,
+        pages: Pages,
+        report: Callable[[str], Path | None] = lambda name: None,
+    ) -> None:
+        """`report` says where the report of a recording is."""
         self.keeper = Keeper(config, token)
         self._config = config
         self._desk = desk
         self._pages = pages
+        self._report = report
 
     def app(self) -> ASGIApp:
         routes = [
@@ -154,6 +167,7 @@ class Web:
             Route("/api/state", self.state),
             Route("/api/history", self.history),
             Route("/api/command", self.command, methods=["POST"]),
+            Route("/report", self.report),
             WebSocketRoute("/socket", self.socket),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -176,9 +190,20 @@ class Web:
         if (refused := self._looks(request)) is not None:
             return refused
         asked = request.query_params.get("stream", "")
-        if asked and not (asked.isascii() and asked.isdigit() and len(asked) < 12):
-            return PlainTextResponse("stream is a number", status_code=400)
-        return _json(self._desk.history(int(asked) if asked else None))
+        try:
+            stream_id = stream_of(asked) if asked else None
+        except ValueError as error:
+            return PlainTextResponse(str(error), status_code=400)
+        return _json(self._desk.history(stream_id))
+
+    async def report(self, request: Request) -> Response:
+        """The report of a recording: a page of somebody else, that may draw and do nothing."""
+        if (refused := self._looks(request)) is not None:
+            return refused
+        page = await asyncio.to_thread(self._report, request.query_params.get("recording", ""))
+        if page is None:
+            return PlainTextResponse("no report of this recording", status_code=404)
+        return FileResponse(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
     async def command(self, request: Request) -> Response:
         """Sends a command to a service and answers with its echo, its result or its refusal."""
@@ -186,7 +211,7 @@ class Web:
             return refused
         try:
             order = msgspec.json.decode(await self._body(request), type=Order)
-        except (msgspec.MsgspecError, ValueError, TimeoutError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError, TimeoutError) as error:
             return PlainTextResponse(f"no command: {error}", status_code=400)
         try:
             return _json(await self._desk.command(order.tag, order.key, order.value))

@@ -16,7 +16,7 @@ from typing import Final
 from framepool.clock import Clock
 from framepool.errors import RegionError
 from framepool.shm.layout import StreamLayout
-from framepool.shm.paths import AllowedDirectories, open_region_file
+from framepool.shm.paths import OWN_FILES, AllowedDirectories, OwnerPolicy, open_region_file
 from framepool.shm.superblock import read_superblock, ring_superblock, validate_superblock
 from framepool.supervisor.streams import Activity, StreamView
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
@@ -31,9 +31,10 @@ MOST_OPEN: Final = 256
 class ActivityReader:
     """Reads the header rings of streams, in turn."""
 
-    def __init__(self, allowed: AllowedDirectories, clock: Clock) -> None:
+    def __init__(self, allowed: AllowedDirectories, clock: Clock, owners: OwnerPolicy = OWN_FILES) -> None:
         self.counts: Counter[str] = Counter()
         self._allowed = allowed
+        self._owners = owners
         self._clock = clock
         self._due: deque[StreamView] = deque()
         self._open: OrderedDict[int, tuple[StreamLayout, int]] = OrderedDict()
@@ -87,6 +88,7 @@ class ActivityReader:
             uri.path,
             self._allowed,
             expected_size=layout.header_file_bytes,
+            owners=self._owners,
             require_hugepages=uri.require_hugepages,
         )
         self._open[layout.stream_id] = (layout, fd)

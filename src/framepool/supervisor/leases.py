@@ -50,13 +50,15 @@ class LeaseBook:
     def __init__(self, most: int) -> None:
         self.leases: dict[int, LeaseView] = {}
         self.refused = 0
+        self.forgotten = 0
+        """Leases and requests that had to make room."""
         self._most = most
         self._asked: dict[int, ShmAttachRequest] = {}
 
     def on_request(self, request: ShmAttachRequest) -> None:
         self._asked.pop(request.correlation_id, None)
         self._asked[request.correlation_id] = request
-        keep_newest(self._asked, MOST_ASKED)
+        self.forgotten += keep_newest(self._asked, MOST_ASKED)
 
     def on_response(self, response: ShmAttachResponse, now_ns: int) -> None:
         """The answer says neither who asked nor in which role: the request does."""
@@ -93,4 +95,4 @@ class LeaseBook:
 
     def _keep(self, lease: LeaseView) -> None:
         self.leases[lease.lease_id] = lease
-        keep_newest(self.leases, self._most)
+        self.forgotten += keep_newest(self.leases, self._most)

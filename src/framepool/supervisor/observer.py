@@ -13,7 +13,7 @@ from framepool.agent import Timers
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config
 from framepool.errors import MediaDriverLost
-from framepool.shm.paths import AllowedDirectories
+from framepool.shm.paths import AllowedDirectories, OwnerPolicy
 from framepool.supervisor.activity import ActivityReader
 from framepool.supervisor.state import State, Thresholds
 from framepool.transport import channel
@@ -44,7 +44,8 @@ class Observer:
         self._reader: ActivityReader | None = None
         if config.supervisor.read_activity and channel.parse(config.channels.announce)[0] == "ipc":
             bases = [config.driver.shm_base_dir, config.driver.hugepages_dir]
-            self._reader = ActivityReader(AllowedDirectories([base for base in bases if base]), clock)
+            allowed = AllowedDirectories([base for base in bases if base])
+            self._reader = ActivityReader(allowed, clock, OwnerPolicy.sharing(config.driver.group_id))
         self._timers.every(TICK_NS, lambda: self.state.tick(self._clock.monotonic_ns()), first_ns=0)
         period_ns = config.driver.announce_period_ms * NANOS_PER_MILLI
         self._timers.every(max(1, period_ns // READINGS_PER_PERIOD), self._begin_readings)

@@ -179,8 +179,10 @@ class State:
             "consumers": self._consumers,
             "leases": len(self.leases.leases),
             "attaches refused": self.leases.refused,
+            "leases forgotten": self.leases.forgotten,
             **self._dispatch.statistics(),
             **self.counts,
+            **self.services.counts,
             **self.journal.counts,
         }
 

@@ -214,10 +214,12 @@ class StreamView:
         }
 
 
-def keep_newest(found: dict[Any, Any], most: int) -> None:
-    """Bounds what comes from outside: the oldest go."""
-    while len(found) > most:
+def keep_newest(found: dict[Any, Any], most: int) -> int:
+    """Bounds what comes from outside: the oldest go; how many that was."""
+    gone = max(0, len(found) - most)
+    for _ in range(gone):
         del found[next(iter(found))]
+    return gone
 
 
 def _shown(value: Any) -> Any:

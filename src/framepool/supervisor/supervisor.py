@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 
-from framepool.agent import Backoff, Runner
+from framepool.agent import Dozing, Runner
 from framepool.agent import State as RunnerState
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config
@@ -230,7 +230,7 @@ class SupervisorServer:
                 metrics = serve_metrics(self.supervisor, config.supervisor)
                 undo.callback(metrics.close)
                 self.metrics_port = metrics.port
-            self._runner = Runner(self.supervisor, idle=Backoff(max_park=5e-3))
+            self._runner = Runner(self.supervisor, idle=Dozing(), stands_back=True)
             self._opened = undo.pop_all()
 
     def start(self) -> Self:

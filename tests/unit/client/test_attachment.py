@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from framepool.client.attach import Attachment, AttachState
+from framepool.client.attach import MOST_ASKED, Attachment, AttachState
 from framepool.clock import NANOS_PER_SECOND, ManualClock
 from framepool.wire._generated import control_900 as control
 from framepool.wire._generated.driver_901 import (
@@ -473,3 +473,15 @@ def test_keepalives_of_the_shortest_lease_have_a_period(clock: ManualClock, wire
     (request,) = wire.take(ShmAttachRequest)
     client.on_attach_response(ok(request.correlation_id, clock, lease_expiry_timestamp_ns=clock.monotonic_ns() + 2))
     assert periods == [1]
+
+
+def test_requests_that_nobody_answers_do_not_pile_up(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+    client.start()
+    for _ in range(1_000):
+        client.do_work()
+        clock.advance(NANOS_PER_SECOND)
+    asked = [request.correlation_id for request in wire.take(ShmAttachRequest)]
+    assert len(asked) > 2 * MOST_ASKED
+    assert list(client._asked) == asked[-MOST_ASKED:]
+    client.on_attach_response(ok(asked[-2], clock))
+    assert client.state is AttachState.ATTACHED

@@ -227,3 +227,23 @@ def test_layout_of_an_attach_response_is_mapped(world: World) -> None:
     assert world.mapping.epoch == 6
     world.mapping.unmap("end")
     assert world.mapping.statistics()["state"] == "unmapped"
+
+
+@pytest.mark.clause("W-15.1-02")
+def test_epoch_whose_files_were_replaced_is_not_mapped_again_before_the_driver_has_spoken(world: World) -> None:
+    layout = world.epoch(5)
+    world.mapping.on_announce(world.announce(layout))
+    path = Path(layout.pools[0].uri.path)
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.chmod(0o600)
+    copy.rename(path)
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED
+    assert world.mapping.doubt == "", "a late announce of an epoch that is over is no reason to ask"
+    world.mapping.on_announce(world.announce(layout))
+    assert world.mapping.state is MappingState.UNMAPPED
+    assert "the file was removed" in world.mapping.doubt
+    world.mapping.on_layout(layout)
+    assert world.mapping.state is MappingState.MAPPED
+    assert world.mapping.doubt == ""

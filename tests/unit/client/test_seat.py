@@ -21,6 +21,7 @@ from framepool.wire._generated.driver_901 import (
     Role,
     ShmAttachRequest,
     ShmAttachResponse,
+    ShmDetachRequest,
     ShmLeaseRevoked,
 )
 from framepool.wire.message import Message
@@ -286,3 +287,37 @@ def test_patience_follows_the_configuration() -> None:
         DriverConfig(keepalive_interval_ms=5_000, lease_expiry_ms=15_000, announce_period_ms=4_000)
     )
     assert (slow.keepalive_ns, slow.driver_timeout_ns) == (5 * NANOS_PER_SECOND, 12 * NANOS_PER_SECOND)
+
+
+def test_files_that_changed_under_a_consumer_make_it_ask_the_driver_again(plane: Plane, base_dir: Path) -> None:
+    layout = make_stream(base_dir)
+    seat = take_seat(plane, base_dir, Role.CONSUMER)
+    grant(plane, seat, layout)
+    os.truncate(layout.pools[0].uri.path, 100)
+    for _ in range(2):  # the second one says that it still is the epoch to use
+        seat.on_announce(announce(layout, announce_timestamp_ns=plane.clock.timestamp_ns()))
+        seat.settle()
+    assert seat.stream is None
+    assert isinstance(plane.sent[-1], ShmDetachRequest)
+    seat.do_work()
+    assert isinstance(plane.sent[-1], ShmAttachRequest)
+
+
+@pytest.mark.parametrize("when", ["at the grant", "later"])
+def test_producer_without_regions_does_not_keep_the_stream_to_itself(plane: Plane, base_dir: Path, when: str) -> None:
+    layout = make_stream(base_dir)
+    path = Path(layout.header_uri.path)
+    good = path.read_bytes()
+    seat = take_seat(plane, base_dir, Role.PRODUCER)
+    if when == "at the grant":
+        path.write_bytes(b"\x00" + good[1:])
+    grant(plane, seat, layout)
+    path.write_bytes(b"\x00" * 64 + good[64:])
+    plane.clock.advance(NANOS_PER_SECOND)
+    seat.do_work()
+    plane.clock.advance(NANOS_PER_SECOND)
+    seat.do_work()
+    assert seat.stream is None
+    assert any(isinstance(message, ShmDetachRequest) for message in plane.sent)
+    seat.do_work()
+    assert isinstance(plane.sent[-1], ShmAttachRequest)

@@ -67,6 +67,17 @@ def test_colours_are_three_of_eight_bits() -> None:
     assert tuple(found.values[0, 0]) == (0, 0x80, 0)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "float16", "int32", "float32", "float64"])
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_of_colours_that_cannot_be_shown_the_first_is(dtype: str, size: int) -> None:
+    image = np.zeros((4, 6, 3), dtype)
+    image[..., 0] = 1
+    found = picture(image, Wish(size=size))
+    assert found.region == Region(0, 0, 6, 4)
+    assert found.values.ndim == 2
+    assert set(np.unique(found.values)) == {1}
+
+
 @pytest.mark.parametrize(
     ("shape", "rows"), [((7,), 1), ((), 1), ((2, 3, 5), 3), ((4, 5, 1), 4), ((2, 2, 6, 9), 6), ((4, 5, 3), 4)]
 )
@@ -87,14 +98,16 @@ def test_any_array_becomes_a_message_that_says_the_same(image: np.ndarray[Any, A
         return
     with np.errstate(all="ignore"):
         found = picture(image, Wish(size=size))
-    header, values = decoded(encoded(found, stream=1, seq=2))
+    other = encoded(Picture(np.zeros((1, 3), np.uint8), Region(0, 0, 3, 1), 1))
+    (header, values), (last, _) = decoded(encoded(found, stream=1, seq=2) + other)
+    assert last["columns"] == 3
     assert header["type"] in {"uint8", "uint16", "float32"}
     assert max(header["rows"], header["columns"]) <= size
     np.testing.assert_array_equal(values, found.values)
 
 
 def test_an_image_without_pixels_is_a_picture_without_values() -> None:
-    header, values = decoded(encoded(picture(np.zeros((0, 8), np.uint8), Wish())))
+    ((header, values),) = decoded(encoded(picture(np.zeros((0, 8), np.uint8), Wish())))
     assert header["rows"] == 0
     assert values.size == 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from framepool.clock import NANOS_PER_SECOND, ManualClock
 from framepool.console.picture import Wish, decoded
-from framepool.console.preview import LINGER_NS, RETRY_NS, Previews
+from framepool.console.preview import FULL_RATE_STREAMS, LINGER_NS, MOST_STREAMS, RETRY_NS, Pictures, Previews
 from framepool.errors import AttachRefused, FrameOverwritten
 
 STREAM = 10_000
@@ -64,13 +64,15 @@ class Viewer:
         self.shown: list[dict[str, Any]] = []
         self.ready = True
         self.size = size
+        self.calls = 0
 
     def wishes(self, stream_id: int) -> Wish | None:
         return Wish(size=self.size) if self.ready else None
 
-    def show(self, stream_id: int, message: bytes) -> None:
+    def show(self, pictures: Pictures) -> None:
         self.ready = False
-        self.shown.append(decoded(message)[0])
+        self.calls += 1
+        self.shown += [header for message in pictures.values() for header, _ in decoded(message)]
 
 
 class Room:
@@ -112,11 +114,45 @@ def test_a_stream_is_not_read_unless_somebody_watches(room: Room) -> None:
 def test_pictures_come_no_more_often_than_configured(room: Room) -> None:
     viewer = Viewer()
     room.watch(viewer, STREAM)
-    for _ in range(100):
+    for _ in range(1_000):
         viewer.ready = True
         room.turn(NANOS_PER_SECOND // 100)
-    assert len(viewer.shown) == RATE
-    assert room.sources[STREAM].asked == RATE
+    assert len(viewer.shown) == 10 * RATE + 1, "the first at once"
+    assert room.sources[STREAM].asked == 10 * RATE + 1
+
+
+def test_streams_that_began_at_different_times_are_shown_at_the_same_ones(room: Room) -> None:
+    early, late = Viewer(), Viewer()
+    room.watch(early, STREAM)
+    room.turn(1)
+    room.watch(late, STREAM + 1)
+    room.turn(PERIOD_NS // 3)
+    assert len(early.shown) == len(late.shown) == 1
+    for _ in range(100):
+        before = len(early.shown)
+        early.ready = late.ready = True
+        room.turn(PERIOD_NS // 10)
+        assert len(early.shown) - before == len(late.shown) - before
+    assert len(early.shown) == len(late.shown) == 11
+
+
+def test_many_streams_share_what_a_few_would_take(room: Room) -> None:
+    viewer = Viewer()
+    room.watch(viewer, *range(STREAM, STREAM + 2 * FULL_RATE_STREAMS))
+    room.turn()
+    viewer.shown.clear()
+    for _ in range(100 * 10):
+        viewer.ready = True
+        room.turn(NANOS_PER_SECOND // 100)
+    assert len(viewer.shown) == 10 * RATE * FULL_RATE_STREAMS
+
+
+def test_all_streams_of_a_viewer_are_shown_in_one_go(room: Room) -> None:
+    viewer = Viewer()
+    room.watch(viewer, STREAM, STREAM + 1, STREAM + 2)
+    room.turn()
+    assert sorted(header["stream"] for header in viewer.shown) == [STREAM, STREAM + 1, STREAM + 2]
+    assert viewer.calls == 1
 
 
 def test_a_viewer_that_has_not_drawn_costs_nothing(room: Room) -> None:
@@ -143,6 +179,14 @@ def test_equal_wishes_share_a_picture_and_others_have_their_own(room: Room) -> N
     assert one.shown == same.shown
     assert (one.shown[0]["rows"], smaller.shown[0]["rows"]) == (8, 4)
     assert room.sources[STREAM].asked == 1
+
+
+def test_no_picture_is_larger_than_configured_whatever_is_wished_for(room: Room) -> None:
+    room.previews = Previews(room._attach, rate_hz=RATE, clock=room.clock, largest=4)
+    greedy = Viewer(2**40)
+    room.watch(greedy, STREAM)
+    room.turn()
+    assert (greedy.shown[0]["rows"], greedy.shown[0]["columns"]) == (4, 4)
 
 
 def test_a_frame_that_was_overwritten_is_shown_to_nobody(room: Room) -> None:
@@ -221,3 +265,18 @@ def test_closing_closes_every_reader(room: Room) -> None:
     room.watch(Viewer(), STREAM, STREAM + 1)
     room.previews.on_close()
     assert all(source.closed for source in room.sources.values())
+
+
+def test_pages_that_ask_for_ever_more_streams_meet_a_bound(room: Room) -> None:
+    faithful, greedy = Viewer(), Viewer()
+    room.watch(faithful, STREAM)
+    for first in range(0, 10 * MOST_STREAMS, 64):
+        room.previews.watch(greedy, range(20_000 + first, 20_064 + first))
+    assert room.previews.statistics()["watched"] <= MOST_STREAMS
+    others = [Viewer() for _ in range(2 * MOST_STREAMS // 64)]
+    for number, viewer in enumerate(others):
+        room.previews.watch(viewer, range(64 * number, 64 * number + 64))
+    counted = room.previews.statistics()
+    assert counted["watched"] == MOST_STREAMS
+    assert counted["too many streams"] == MOST_STREAMS + 64 + 1
+    assert room.turn() == 1, "who was there before is served"

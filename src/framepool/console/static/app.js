@@ -6,6 +6,7 @@ import { text } from "./dom.js";
 import { Events } from "./events.js";
 import { bytes, count, duration, rate } from "./format.js";
 import { decode } from "./picture.js";
+import { Recordings } from "./recordings.js";
 import { Services } from "./services.js";
 import { Connection } from "./socket.js";
 import { Store } from "./store.js";
@@ -15,7 +16,7 @@ import { Topology } from "./topology.js";
 
 const LOOK = "framepool.look";
 const TOKEN = "framepool.token";
-const TABS = ["streams", "topology", "services", "events"];
+const TABS = ["streams", "topology", "services", "recordings", "events"];
 
 const $ = (id) => document.getElementById(id);
 
@@ -46,6 +47,16 @@ function beginLook() {
   };
 }
 
+/** Pictures that came and are not drawn yet, by stream: those of all streams come at a time and are drawn at once. */
+const waiting = new Map();
+
+function drawWaiting() {
+  const pictures = [...waiting.values()];
+  waiting.clear();
+  for (const picture of pictures) view.draw?.(picture);
+  connection.drawn(pictures.map((picture) => picture.stream));
+}
+
 const store = new Store();
 const look = beginLook();
 const connection = new Connection(token());
@@ -54,6 +65,7 @@ const views = {
   streams: new Streams(store, { onwatch, look }),
   topology: new Topology(store),
   services: new Services(store, connection),
+  recordings: new Recordings(store),
   events: new Events(store),
 };
 let view = views.streams;
@@ -119,12 +131,9 @@ connection.addEventListener("state", ({ detail }) => {
   store.take(detail);
   update();
 });
-connection.addEventListener("picture", ({ detail }) => {
-  const picture = decode(detail);
-  requestAnimationFrame(() => {
-    view.draw?.(picture);
-    connection.drawn(picture.stream);
-  });
+connection.addEventListener("pictures", ({ detail }) => {
+  if (!waiting.size) requestAnimationFrame(drawWaiting);
+  for (const picture of decode(detail)) waiting.set(picture.stream, picture);
 });
 
 const nextTheme = beginTheme($("theme"), () => {

@@ -3,16 +3,25 @@
 import { STEPS, table } from "./colours.js";
 
 const TYPES = { uint8: Uint8Array, uint16: Uint16Array, float32: Float32Array };
+const ALIGNMENT = 8;
 const LARGEST = { uint8: 255, uint16: 65535 };
 export const BINS = 128;
 
 const scratch = document.createElement("canvas");
 
-/** What a message holds: `{stream, seq, region, step, rows, columns, colours, type, …, values}`. */
+/** The pictures of a message: `{stream, seq, region, step, rows, columns, colours, type, …, values}` each. */
 export function decode(buffer) {
-  const length = new DataView(buffer).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  return { ...header, values: new TYPES[header.type](buffer, 4 + length) };
+  const pictures = [];
+  let at = 0;
+  while (at < buffer.byteLength) {
+    const length = new DataView(buffer).getUint32(at, true);
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, at + 4, length)));
+    const { type, rows, columns, colours } = header;
+    const values = new TYPES[type](buffer, at + 4 + length, rows * columns * colours);
+    pictures.push({ ...header, values });
+    at += 4 + length + Math.ceil(values.byteLength / ALIGNMENT) * ALIGNMENT;
+  }
+  return pictures;
 }
 
 /** The least and the greatest value and how often values fall between them; nothing of what is not a number. */

@@ -51,9 +51,9 @@ export class Connection extends EventTarget {
     this.#send({ type: "watch", streams: wishes });
   }
 
-  /** The picture of a stream is on the screen. */
-  drawn(stream) {
-    this.#send({ type: "drawn", stream });
+  /** The pictures of these streams are on the screen. */
+  drawn(streams) {
+    this.#send({ type: "drawn", streams });
   }
 
   /** Asks over HTTP; the answer as JSON, or an error with what was said. */
@@ -102,7 +102,7 @@ export class Connection extends EventTarget {
   #take(data) {
     this.#heard = performance.now();
     if (typeof data !== "string") {
-      this.dispatchEvent(new CustomEvent("picture", { detail: data }));
+      this.dispatchEvent(new CustomEvent("pictures", { detail: data }));
       return;
     }
     const state = JSON.parse(data);
