@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.awkward import Awkward, write_awkward
+import framepool as fp
+from framepool.config import load
+from tests.support.awkward import Awkward, Harmed, write_awkward, write_harmed
+from tests.support.drivers import table, write_toml
+from tests.support.streaming import Camera
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,3 +60,27 @@ def awkward(tmp_path_factory: pytest.TempPathFactory) -> Awkward:
 def damaged(tmp_path: Path) -> Awkward:
     """One of the test's own, to be damaged."""
     return write_awkward(tmp_path / "recording")
+
+
+@pytest.fixture(scope="session")
+def harmed(tmp_path_factory: pytest.TempPathFactory) -> Harmed:
+    """One with a flipped bit in its first segment, and a third one that is cut off and has no index. Not to be
+    changed."""
+    return write_harmed(tmp_path_factory.mktemp("harmed") / "recording")
+
+
+@pytest.fixture
+def config_file(base_dir: Path) -> Path:
+    values = table(base_dir)
+    values["profiles"]["default"] = {"nslots": 64, "pools": [{"pool_id": 1, "stride_bytes": 8192}]}
+    return write_toml(base_dir / "framepool.toml", values)
+
+
+@pytest.fixture
+def camera(config_file: Path) -> Iterator[Camera]:
+    """A driver, and a camera that goes on from test to end."""
+    with fp.serve(load(config_file)) as pool:
+        camera = Camera(pool)
+        camera.start()
+        yield camera
+        camera.end()

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-KNOWN_EPOCHS: Final = 16
-"""Of which late descriptors are still told apart from those of epochs that were never recorded."""
+KNOWN_EPOCHS: Final = 64
+"""Of which late descriptors are still taken; what comes of an older one is accounted for."""
 
 
 class Reason(StrEnum):
@@ -40,6 +40,8 @@ class Reason(StrEnum):
     """No recorder ran."""
     DAMAGED = "damaged"
     """They were written, and are not readable any more."""
+    NOT_CHOSEN = "not chosen"
+    """The recording was computed, and its maker left them out or did not have them."""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,16 +102,17 @@ class _Epoch:
 
     __slots__ = ("before", "cause", "first", "newest", "next", "settled")
 
-    def __init__(self, next_seq: int, *, settled: bool) -> None:
-        self.first = next_seq
+    def __init__(self, next_seq: int, *, resumed: bool = False) -> None:
+        self.first = 0 if resumed else next_seq
+        """Where the account begins, which a frame from before may move while there is none behind it."""
         self.next = next_seq
         self.newest = next_seq - 1
         """The last frame that is known to be published."""
         self.before = -1
         """The last frame that was published before there was somebody to record it, for this cause."""
         self.cause = Reason.GAP
-        self.settled = settled
-        """Whether it is known where the account begins."""
+        self.settled = resumed
+        """Whether the ring was asked where the account begins."""
 
 
 class StreamAccount:
@@ -119,7 +122,9 @@ class StreamAccount:
         self.stream_id = stream_id
         self.repeated = 0
         """Frames that came again: heard twice after joining again, or numbered twice by their producer."""
-        self._epochs = {epoch: _Epoch(following, settled=True) for epoch, following in sorted(_known(state).items())}
+        self._epochs = {epoch: _Epoch(following, resumed=True) for epoch, following in sorted(_known(state).items())}
+        self._accounted_to = min(self._epochs, default=0) - 1
+        """Epochs up to this one were before our time or had to make room: what is heard of them is accounted for."""
         self._resumed = set(self._epochs)
         """Epochs that a recorder before this one saw, until this one sees one."""
 
@@ -162,6 +167,9 @@ class StreamAccount:
 
     def expect(self, epoch: int, seq: int, reason: Reason = Reason.GAP) -> list[Loss] | None:
         """This frame is at hand: what is lost before it, for this reason; None if it is accounted for already."""
+        if epoch <= self._accounted_to and epoch not in self._epochs:
+            self.repeated += 1
+            return None
         known = self._epochs.get(epoch) or self._add(epoch, seq)
         if seq < known.first and known.next == known.first:  # the first that was heard was published before we looked
             known.first = known.next = seq
@@ -176,13 +184,11 @@ class StreamAccount:
         known.next = seq + 1
         known.newest = max(known.newest, seq)
 
-    def dropped(self, epoch: int, seq: int, reason: Reason, detail: str = "") -> list[Loss]:
-        """This frame was told of, and cannot be recorded."""
-        if epoch not in self._epochs:
-            if self._epochs and epoch < max(self._epochs):
-                return []  # of before our time
-            self._add(epoch, seq)
-        before = self.expect(epoch, seq)
+    def dropped(
+        self, epoch: int, seq: int, reason: Reason, detail: str = "", *, gap: Reason = Reason.GAP
+    ) -> list[Loss]:
+        """This frame was told of, and cannot be recorded; what is missing before it is lost because of `gap`."""
+        before = self.expect(epoch, seq, gap)
         if before is None:
             return []
         self.kept(epoch, seq)
@@ -223,8 +229,14 @@ class StreamAccount:
         return losses
 
     def _add(self, epoch: int, next_seq: int) -> _Epoch:
-        self._epochs[epoch] = added = _Epoch(next_seq, settled=False)
-        self._epochs = dict(sorted(self._epochs.items())[-KNOWN_EPOCHS:])
+        if not self._epochs:
+            self._accounted_to = epoch - 1
+        elif len(self._epochs) >= KNOWN_EPOCHS:
+            oldest = min(self._epochs)
+            del self._epochs[oldest]
+            self._accounted_to = max(self._accounted_to, oldest)
+        added = _Epoch(next_seq)
+        self._epochs = dict(sorted({**self._epochs, epoch: added}.items()))
         return added
 
     def _loss(self, epoch: int, first: int, last: int | None, reason: Reason, detail: str = "") -> Loss:

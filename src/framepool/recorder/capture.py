@@ -40,7 +40,21 @@ VERSIONS: Final = 4
 """Of the metadata of a stream at the start of a segment: frames may still refer to the last ones."""
 MESSAGES_PER_POLL: Final = 256
 
-type _Blob = tuple[MetaBlobAnnounce, list[CapturedMessage]]
+MOST_COMING: Final = 16
+"""Blobs that are on their way at a time; the oldest one makes room."""
+
+
+class _Coming:
+    """A blob on its way."""
+
+    def __init__(self, announce: MetaBlobAnnounce) -> None:
+        self.announce = announce
+        self.messages: list[CapturedMessage] = []
+        self.bytes = 0
+
+    def add(self, message: CapturedMessage) -> None:
+        self.messages.append(message)
+        self.bytes += len(message.data)
 
 
 class Capture:
@@ -54,7 +68,7 @@ class Capture:
         self._carried_bytes = carried_bytes
         self._sources: dict[tuple[type[Message], int], tuple[object, CapturedMessage]] = {}
         self._metadata: dict[int, OrderedDict[int, CapturedMessage]] = {}
-        self._coming: dict[tuple[int, int], _Blob] = {}
+        self._coming: OrderedDict[tuple[int, int], _Coming] = OrderedDict()
         self._blobs: OrderedDict[tuple[int, int], list[CapturedMessage]] = OrderedDict()
 
     def hear(self, aeron_stream_id: int, data: bytes) -> CapturedMessage | None:
@@ -116,21 +130,23 @@ class Capture:
         """Keeps the last whole blob of each type; chunks do not name theirs, so one follows the other."""
         key = (message.stream_id, message.meta_version)
         if isinstance(message, MetaBlobAnnounce):
-            self._coming[key] = (message, [captured])
-            return
+            self._coming.pop(key, None)
+            self._coming[key] = _Coming(message)
+            if len(self._coming) > MOST_COMING:
+                self.counts["blobs given up"] += 1
+                self._coming.popitem(last=False)
         coming = self._coming.get(key)
         if coming is None:
             return
-        announce, messages = coming
-        messages.append(captured)
-        held = sum(len(each.data) for each in messages)
-        if held > self._carried_bytes:
+        coming.add(captured)
+        announce = coming.announce
+        if coming.bytes > self._carried_bytes:
             self.counts["blobs too large to carry"] += 1
             del self._coming[key]
         elif isinstance(message, MetaBlobComplete):
             del self._coming[key]
             self._blobs.pop((announce.stream_id, announce.blob_type), None)
-            self._blobs[announce.stream_id, announce.blob_type] = messages
+            self._blobs[announce.stream_id, announce.blob_type] = coming.messages
             while sum(len(each.data) for blob in self._blobs.values() for each in blob) > self._carried_bytes:
                 self._blobs.popitem(last=False)
 

@@ -7,6 +7,7 @@ upper bits are always zero. A frame that would not become smaller is stored as i
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Buffer, Callable
 from typing import Any, Final, Literal, Protocol
 
@@ -16,6 +17,8 @@ from framepool.recorder.format import Codec
 ZSTD_LIBRARIES: Final = ("compression.zstd", "zstandard", "pyarrow")
 """Any of them, in this order: the standard library has one from Python 3.14 on."""
 BLOSC2_LONGEST: Final = 2**31 - 33
+BLOSC2_LENGTH: Final = struct.Struct("<I")
+BLOSC2_LENGTH_AT: Final = 4
 
 
 class Compressor(Protocol):
@@ -110,16 +113,34 @@ def _zstd_expander() -> Callable[[Buffer, int], bytes]:
     name, library = _zstd()
     match name:
         case "compression.zstd":
-            return lambda data, length: library.decompress(data)
+            return lambda data, length: library.ZstdDecompressor().decompress(data, max_length=length + 1)
         case "zstandard":
-            return lambda data, length: library.ZstdDecompressor().decompress(data, max_output_size=length)
+            return lambda data, length: _expand_with_zstandard(library, data, length)
         case _:
             return lambda data, length: library.Codec("zstd").decompress(data, length, asbytes=True)
 
 
+def _expand_with_zstandard(library: Any, data: Buffer, length: int) -> bytes:
+    """The length that the bytes themselves name would be allocated, whatever it is."""
+    named = library.frame_content_size(data)
+    if named not in {-1, length}:
+        raise ValueError(f"it is of {named} bytes, not of {length}")
+    expanded: bytes = library.ZstdDecompressor().decompress(data, max_output_size=length)
+    return expanded
+
+
 def _blosc2_expander() -> Callable[[Buffer, int], bytes]:
     expand = _blosc2().decompress2
-    return lambda data, length: expand(data)
+
+    def expanded(data: Buffer, length: int) -> bytes:
+        """The length that the bytes themselves name would be allocated, whatever it is."""
+        (named,) = BLOSC2_LENGTH.unpack_from(data, BLOSC2_LENGTH_AT)
+        if named != length:
+            raise ValueError(f"it is of {named} bytes, not of {length}")
+        raw: bytes = expand(data)
+        return raw
+
+    return expanded
 
 
 def _blosc2() -> Any:

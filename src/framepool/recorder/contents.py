@@ -10,13 +10,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from framepool.errors import RecordingDamaged
 from framepool.recorder import format as form
 from framepool.recorder.account import AccountState, Loss, Reason
-from framepool.recorder.format import FRAME_HEADER, Kind, Record
-from framepool.recorder.manifest import SegmentEntry, StreamSpan
+from framepool.recorder.format import FRAME_HEADER, Codec, Kind, Record
+from framepool.recorder.manifest import UNREADABLE, SegmentEntry, StreamSpan
+from framepool.shm.drop import DropReason
+from framepool.shm.ring import MAX_SEQUENCE
+from framepool.shm.tensor import decode_tensor
+from framepool.wire.constants import TENSOR_HEADER_OFFSET
 
 NO_FRAMES: Final = np.empty(0, FRAME_HEADER)
 NO_OFFSETS: Final = np.empty(0, np.int64)
+CODECS: Final = frozenset(map(int, Codec))
+TENSOR_WORD: Final = (form.SLOT_OFFSET + TENSOR_HEADER_OFFSET) // 8
+LONGEST_PAYLOAD: Final = 2**32 - 1
+"""values_len_bytes of a slot holds no more."""
 
 
 class LossRow(msgspec.Struct, frozen=True):
@@ -122,9 +131,15 @@ def lost_frames(losses: Any) -> dict[Reason, int]:
     return dict(counted)
 
 
-def loss_row(buffer: memoryview, record: Record) -> LossRow:
-    """The loss that a record tells of."""
-    loss = msgspec.json.decode(form.payload(buffer, record), type=Loss)
+def loss_row(buffer: memoryview, record: Record) -> LossRow | None:
+    """The loss that a record tells of; None if what it says is none, whole as it is."""
+    try:
+        loss = msgspec.json.decode(form.payload(buffer, record), type=Loss)
+    except UNREADABLE:
+        return None
+    last = loss.first_seq if loss.last_seq is None else loss.last_seq
+    if not (0 <= loss.stream_id < 2**32 and 0 <= loss.epoch < 2**64 and 0 <= loss.first_seq <= last <= MAX_SEQUENCE):
+        return None
     return LossRow(loss, record.prefix.recorded_ns, record.prefix.number)
 
 
@@ -147,14 +162,43 @@ def head_of(buffer: memoryview) -> tuple[int, SegmentHead] | None:
         return None
     try:
         return first.prefix.segment_id, msgspec.json.decode(form.payload(buffer, first), type=SegmentHead)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
+
+
+def is_sound(header: np.void) -> bool:
+    """Whether the header of a frame says what a recorder could have written. Its checksum shows that it was written
+    so, not that a recorder wrote it."""
+    codec, stored, raw = int(header["codec"]), int(header["stored_bytes"]), int(header["raw_bytes"])
+    if codec not in CODECS or raw > LONGEST_PAYLOAD or int(header["seq"]) > MAX_SEQUENCE:
+        return False
+    layout = decode_tensor(header["tensor"].tobytes(), raw)
+    return not isinstance(layout, DropReason) and (stored == raw if codec == Codec.RAW else stored <= raw)
+
+
+def are_sound(headers: npt.NDArray[np.void]) -> bool:
+    """Whether all of them are; each layout is looked at once."""
+    codecs, stored, raw = headers["codec"], headers["stored_bytes"], headers["raw_bytes"]
+    fits = np.where(codecs == Codec.RAW, stored == raw, stored <= raw)
+    known = np.isin(codecs, list(CODECS)) & (raw <= LONGEST_PAYLOAD) & (headers["seq"] <= MAX_SEQUENCE)
+    if not (fits & known).all():
+        return False
+    if not len(headers):
+        return True
+    words = np.ascontiguousarray(headers).view(np.uint64).reshape(len(headers), -1)[:, TENSOR_WORD:]
+    starts = np.flatnonzero(np.concatenate(([True], (words[1:] != words[:-1]).any(axis=1))))
+    shortest: dict[bytes, int] = {}
+    for start, length in zip(starts.tolist(), np.minimum.reduceat(raw, starts).tolist(), strict=True):
+        tensor = words[start].tobytes()
+        shortest[tensor] = min(length, shortest.get(tensor, LONGEST_PAYLOAD))
+    return not any(isinstance(decode_tensor(each, length), DropReason) for each, length in shortest.items())
 
 
 def scan(
     buffer: memoryview, segment_id: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void], list[LossRow], list[MessageRow]]:
-    """All there is in a segment, from the headers of its records: payloads of frames are not looked at."""
+    """All there is in a segment, from the headers of its records: payloads of frames are not looked at. Raises
+    `RecordingDamaged` for what no recorder writes."""
     offsets: list[int] = []
     losses: list[LossRow] = []
     messages: list[MessageRow] = []
@@ -163,9 +207,13 @@ def scan(
             case Kind.FRAME:
                 offsets.append(record.offset)
             case Kind.LOSS if form.is_whole(buffer, record):
-                losses.append(loss_row(buffer, record))
+                if (loss := loss_row(buffer, record)) is None:
+                    raise RecordingDamaged(f"the record at byte {record.offset} of segment {segment_id:x} is no loss")
+                losses.append(loss)
             case Kind.MESSAGE:
                 messages.append(message_row(buffer, record))
     places = np.array(offsets, np.int64)
     headers = form.frame_headers(buffer, places) if offsets else NO_FRAMES
+    if not are_sound(headers):
+        raise RecordingDamaged(f"segment {segment_id:x} has a frame with a header that no recorder writes")
     return places, headers, losses, messages

@@ -101,7 +101,7 @@ class Disk:
             os.close(fd)
 
     def statistics(self) -> dict[str, object]:
-        waiting = self._staging.head - self._staging.tail
+        waiting = self._staging.ready - self._staging.tail
         return {"waiting_bytes": waiting, "direct": self.direct, "refusal": self.refusal, **self.counts}
 
     def _step(self) -> int:
@@ -113,7 +113,7 @@ class Disk:
         if self._fd is None:
             return 0
         tail = self._staging.tail
-        until = self._staging.head // BLOCK * BLOCK if request is None else request.position
+        until = self._staging.ready // BLOCK * BLOCK if request is None else request.position
         if until - tail >= (self._enough if request is None else 1):
             self._write(self._fd, tail, min(until, tail + WRITE_BYTES))
             return 1

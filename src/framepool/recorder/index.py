@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from framepool.errors import LibraryMissing
+from framepool.errors import IndexDamaged, LibraryMissing, RecordingDamaged
 from framepool.recorder.contents import Contents, LossRow, MessageRow
 from framepool.recorder.format import FRAME_HEADER, FRAME_HEADER_BYTES, NO_TIMESTAMP, Codec
+from framepool.recorder.manifest import open_file
 from framepool.shm.drop import DropReason
 from framepool.shm.tensor import TensorLayout, decode_tensor
 from framepool.wire._generated.control_900 import Dtype, MajorOrder
@@ -123,7 +124,8 @@ def layouts(headers: npt.NDArray[np.void]) -> tuple[list[TensorLayout], npt.NDAr
     found = []
     for each in raw:
         layout = decode_tensor(each.tobytes(), 2**32 - 1)
-        assert not isinstance(layout, DropReason), "it was checked before it was recorded"
+        if isinstance(layout, DropReason):
+            raise RecordingDamaged(f"a frame has a header that breaks a rule: {layout.name}")
         found.append(layout)
     return found, which.reshape(-1)
 
@@ -190,7 +192,7 @@ def losses_table(file: str, first_ordinal: int, rows: Iterable[LossRow]) -> pa.T
             "frames": row.loss.frames,
             "reason": row.loss.reason.value,
             "detail": row.loss.detail,
-            "recorded_ns": row.recorded_ns,
+            "recorded_ns": _signed(row.recorded_ns),
             "segment": file,
         }
         for row in rows
@@ -207,8 +209,8 @@ def messages_table(file: str, first_ordinal: int, rows: Iterable[MessageRow]) ->
             "stream_id": row.stream_id or None,
             "schema_id": row.schema_id,
             "template_id": row.template_id,
-            "recorded_ns": row.recorded_ns,
-            "monotonic_ns": row.monotonic_ns,
+            "recorded_ns": _signed(row.recorded_ns),
+            "monotonic_ns": _signed(row.monotonic_ns),
             "segment": file,
             "offset": row.offset,
             "length": row.length,
@@ -230,8 +232,17 @@ def write_index(directory: Path, contents: Contents) -> None:
 def read_frames(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
     """Offsets of the records and headers of the frames, as they are in the segment, from its index."""
     pa = arrow()
-    table = pa.parquet.read_table(path, columns=["offset", "header"], memory_map=True)
-    offsets = table["offset"].to_numpy() - FRAME_HEADER_BYTES
+    try:
+        with open(open_file(path), "rb") as file:
+            # Without threads: they would outlive a command that ends at once, and abort it.
+            table = pa.parquet.ParquetFile(file, pre_buffer=False).read(["offset", "header"], use_threads=False)
+        if table.schema.types != [pa.int64(), pa.binary(FRAME_HEADER_BYTES)]:
+            raise TypeError(f"columns of {table.schema.types}")
+        offsets = table["offset"].to_numpy() - FRAME_HEADER_BYTES
+        if table["offset"].null_count or table["header"].null_count:
+            raise ValueError("it has holes")
+    except Exception as error:  # pyarrow has many
+        raise IndexDamaged(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
     raw = b"".join(
         memoryview(chunk.buffers()[1])[chunk.offset * FRAME_HEADER_BYTES :][: len(chunk) * FRAME_HEADER_BYTES]
         for chunk in table["header"].chunks

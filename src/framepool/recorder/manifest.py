@@ -5,21 +5,26 @@ durable. `watermark.json` says how far the recording is durable, beyond the seal
 processes need no lock: they read the watermark first and the entries after it, and what they miss in the one is in
 the other. A frame's place in the recording is its *ordinal*: it rises by one from frame to frame over all streams, is
 never given twice, and tells Spark where it is.
+
+Nothing in a recording is a link, and no name in it leads out of its directory: whoever gives you one can make it say
+anything, and still not have other files read, cut or removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -33,8 +38,20 @@ SEGMENTS: Final = "segments"
 MANIFEST: Final = "manifest"
 HOLDS: Final = "holds"
 SEGMENT_SUFFIX: Final = ".seg"
-NUMBERED: Final = re.compile(r"(\d{8,})\.json")
+NUMBERED: Final = re.compile(r"([0-9]{8,18})\.json")
+SEGMENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,200}\.seg")
 HOLD_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+LARGEST_FILE: Final = 2**26
+"""Bytes of a small file; a larger one is none."""
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What bytes raise that are not the JSON they are to be: text that is no UTF-8 and nesting without end too."""
+FRAME_BYTES: Final = 512
+"""No frame takes less of a segment."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""A place in a recording."""
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+SegmentId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,16}$")]
 
 
 class Activity(StrEnum):
@@ -61,29 +78,29 @@ class RecordingInfo(msgspec.Struct, frozen=True, kw_only=True):
 class StreamSpan(msgspec.Struct, frozen=True, kw_only=True):
     """The frames of one stream in a segment."""
 
-    frames: int
-    raw_bytes: int
+    frames: Amount
+    raw_bytes: Amount
     """Of the payloads as they were in shared memory."""
-    first_epoch: int
-    first_seq: int
-    last_epoch: int
-    last_seq: int
-    first_timestamp_ns: int
-    last_timestamp_ns: int
+    first_epoch: Amount
+    first_seq: Amount
+    last_epoch: Amount
+    last_seq: Amount
+    first_timestamp_ns: Amount
+    last_timestamp_ns: Amount
 
 
 class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`manifest/NNNNNNNN.json`: a sealed segment."""
 
-    number: int
+    number: Number
     file: str
     """Below `segments/`."""
-    segment_id: str
+    segment_id: SegmentId
     """As in its records, in hexadecimal."""
-    bytes: int
-    frames: int
-    first_ordinal: int
-    end_ordinal: int
+    bytes: Number
+    frames: Number
+    first_ordinal: Number
+    end_ordinal: Number
     """One more than that of the last frame; higher than `first_ordinal + frames` if frames were damaged."""
     first_recorded_ns: int | None
     last_recorded_ns: int | None
@@ -100,6 +117,13 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[int, AccountState]
     """Which frames of each stream are accounted for at its end."""
 
+    def __post_init__(self) -> None:
+        _check_place(self)
+        if self.frames > self.end_ordinal - self.first_ordinal or self.frames * FRAME_BYTES > self.bytes:
+            raise ValueError(f"{self.frames} frames do not go into {self.bytes} bytes from {self.first_ordinal} on")
+        if sum(span.frames for span in self.streams.values()) > self.frames:
+            raise ValueError("its streams have more frames than it has")
+
     @property
     def stem(self) -> str:
         return self.file.removesuffix(SEGMENT_SUFFIX)
@@ -108,18 +132,29 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
 class OpenEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A segment that is not sealed, as far as it is durable."""
 
-    number: int
+    number: Number
     file: str
-    segment_id: str
-    bytes: int
-    first_ordinal: int
-    end_ordinal: int
+    segment_id: SegmentId
+    bytes: Number
+    first_ordinal: Number
+    end_ordinal: Number
+
+    def __post_init__(self) -> None:
+        _check_place(self)
+
+
+def _check_place(entry: SegmentEntry | OpenEntry) -> None:
+    """What is written about a segment names a file of this recording, and ordinals that rise."""
+    if not SEGMENT_NAME.fullmatch(entry.file):
+        raise ValueError(f"{entry.file!r} is no name of a segment")
+    if entry.end_ordinal < entry.first_ordinal:
+        raise ValueError(f"it ends with frame {entry.end_ordinal}, before it begins with {entry.first_ordinal}")
 
 
 class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     """`watermark.json`: frames below `ordinal` are durable."""
 
-    ordinal: int
+    ordinal: Number
     recorded_ns: int
     activity: Activity
     open: tuple[OpenEntry, ...]
@@ -134,11 +169,11 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
     """`retained.json`: what retention left. Without the file, everything is there."""
 
-    first_segment: int = 0
-    first_ordinal: int = 0
-    removed_segments: int = 0
-    removed_frames: int = 0
-    removed_bytes: int = 0
+    first_segment: Number = 0
+    first_ordinal: Number = 0
+    removed_segments: Number = 0
+    removed_frames: Number = 0
+    removed_bytes: Amount = 0
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +199,7 @@ class Manifest:
 
     def info(self) -> RecordingInfo:
         try:
-            data = (self.path / "recording.json").read_bytes()
+            data = read_file(self.path / "recording.json", LARGEST_FILE)
         except OSError as error:
             raise RecordingError(f"{self.path} is no recording: {error.strerror}") from None
         info = self._decode("recording.json", data, RecordingInfo)
@@ -189,7 +224,11 @@ class Manifest:
 
     def entry(self, number: int) -> SegmentEntry | None:
         """A sealed segment; None if it is not sealed yet, or removed."""
-        return self._small(f"{MANIFEST}/{number:08}.json", SegmentEntry)
+        name = f"{MANIFEST}/{number:08}.json"
+        entry = self._small(name, SegmentEntry)
+        if entry is not None and entry.number != number:
+            raise RecordingDamaged(f"{self.path / name}: it is of segment {entry.number}")
+        return entry
 
     def entries(self) -> Iterator[SegmentEntry]:
         """The sealed segments in order; those that are removed meanwhile are passed over."""
@@ -220,10 +259,13 @@ class Manifest:
 
     # What the writer says
 
-    def create(self, created_ns: int) -> RecordingInfo:
-        """Makes an empty recording, durable with its name."""
+    def create(self, created_ns: int, recording_id: str = "") -> RecordingInfo:
+        """Makes an empty recording, durable with its name; its id is a new one unless its segments have one already."""
         info = RecordingInfo(
-            recording_id=secrets.token_hex(16), created_ns=created_ns, host=socket.gethostname(), boot_id=this_host()
+            recording_id=recording_id or secrets.token_hex(16),
+            created_ns=created_ns,
+            host=socket.gethostname(),
+            boot_id=this_host(),
         )
         for directory in (self.path, self.segments, self.path / MANIFEST):
             self._make(directory)
@@ -234,7 +276,13 @@ class Manifest:
     def lock(self) -> None:
         """Makes this process the one that writes, or raises `RecordingInUse`; the directory is made if need be."""
         self._make(self.path)
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        for name in (SEGMENTS, MANIFEST, HOLDS):
+            if os.path.islink(self.path / name):
+                raise RecordingDamaged(f"{self.path / name} is a link: nothing is written through it")
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | NO_LINK, 0o666)
+        except OSError as error:
+            raise RecordingError(f"{self.path / 'lock'}: {error.strerror}") from None
         if not any(map(_locked, [fd] * LOCK_TRIES)):
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(fd)
@@ -246,7 +294,7 @@ class Manifest:
     def is_locked(self) -> bool:
         """Whether somebody writes it now."""
         try:
-            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path / "lock", os.O_RDONLY | os.O_NONBLOCK | NO_LINK)
         except OSError:
             return False
         try:
@@ -305,20 +353,43 @@ class Manifest:
 
     def _small[T: msgspec.Struct](self, name: str, kind: type[T]) -> T | None:
         try:
-            data = (self.path / name).read_bytes()
+            data = read_file(self.path / name, LARGEST_FILE)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RecordingDamaged(f"{self.path / name}: {error.strerror}") from None
         return self._decode(name, data, kind)
 
     def _decode[T: msgspec.Struct](self, name: str, data: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise RecordingDamaged(f"{self.path / name}: {error}") from None
 
     def _put(self, name: str, value: msgspec.Struct, *, durable: bool = False) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=1)
         write_whole(self.path / name, data + b"\n", durable=durable)
+
+
+NO_LINK: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file of a recording: no link, and nothing that an open would wait for."""
+    fd = os.open(path, flags | os.O_NONBLOCK | NO_LINK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file")
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """A file of at most so many bytes."""
+    with open(open_file(path), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return data
 
 
 def _locked(fd: int) -> bool:
@@ -334,7 +405,14 @@ def _locked(fd: int) -> bool:
 def write_whole(path: Path, data: bytes, *, durable: bool) -> None:
     """Puts a file in place at once: nobody ever sees a part of it."""
     part = path.with_name(f".{path.name}.tmp")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | NO_LINK
+    try:
+        fd = os.open(part, flags, 0o666)
+    except OSError as error:
+        if error.errno not in {errno.ELOOP, errno.ENXIO}:
+            raise
+        os.unlink(part)  # a link or a FIFO: not ours
+        fd = os.open(part, flags, 0o666)
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(data)

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from framepool._native.crc32c import crc32c
-from framepool.errors import DecodeError, RecordingDamaged
+from framepool.errors import DecodeError, IndexDamaged, RecordingDamaged
 from framepool.recorder.codecs import decompress
-from framepool.recorder.contents import Contents, LossRow, MessageRow, scan
+from framepool.recorder.contents import Contents, LossRow, MessageRow, are_sound, scan
 from framepool.recorder.format import FRAME_HEADER_BYTES, NO_TIMESTAMP, Codec
 from framepool.recorder.index import FRAMES, frames_table, has_arrow, read_frames
-from framepool.recorder.manifest import OpenEntry, SegmentEntry
+from framepool.recorder.manifest import OpenEntry, SegmentEntry, open_file
 from framepool.shm.drop import DropReason
 from framepool.shm.tensor import TensorLayout, decode_tensor, view
 from framepool.wire import dispatch
@@ -102,7 +102,7 @@ class Segment:
         try:
             return dispatch.decode(self.buffer[row.offset : row.offset + row.length])
         except DecodeError as error:
-            raise RecordingDamaged(f"{self.path}: the message at {row.offset} is damaged: {error}") from None
+            raise RecordingDamaged(f"{self.path}: the message at byte {row.offset} is damaged: {error}") from None
 
     @property
     def contents(self) -> Contents:
@@ -126,7 +126,7 @@ class Segment:
         if self._table is None:
             index = self.path.with_suffix(FRAMES)
             if isinstance(self.entry, SegmentEntry) and self.entry.indexed and has_arrow() and index.exists():
-                self._table = read_frames(index)
+                self._table = self._checked(*read_frames(index))
             else:
                 self._scan()
                 assert self._table is not None
@@ -138,6 +138,16 @@ class Segment:
             self._scan()
             assert self._rest is not None
         return self._rest
+
+    def _checked(
+        self, offsets: npt.NDArray[np.int64], headers: npt.NDArray[np.void]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+        """What an index says, if all of it can be in this segment; else `IndexDamaged`."""
+        room = self.entry.bytes - FRAME_HEADER_BYTES
+        inside = (offsets >= 0) & (offsets <= room) & (headers["stored_bytes"] <= max(room, 0))
+        if not (inside & (headers["stored_bytes"].astype(np.int64) <= room - offsets)).all() or not are_sound(headers):
+            raise IndexDamaged(f"{self.path.with_suffix(FRAMES).name} leads out of its segment")
+        return offsets, headers
 
     def _scan(self) -> None:
         offsets, headers, losses, messages = scan(self.buffer, self.segment_id)
@@ -151,10 +161,12 @@ class Segment:
 
     def _map(self) -> memoryview:
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_file(self.path)
         except FileNotFoundError:
             self.recording.check_retained(self.number)
             raise RecordingDamaged(f"{self.path} is missing") from None
+        except OSError as error:
+            raise RecordingDamaged(f"{self.path}: {error.strerror}") from None
         try:
             size = os.fstat(fd).st_size
             if size < self.entry.bytes:
@@ -175,6 +187,8 @@ class RecordedFrame:
 
     def __init__(self, segment: Segment, row: int) -> None:
         self._segment = segment
+        if row >= len(segment.headers):
+            raise RecordingDamaged(f"{segment.path} has {len(segment.headers)} frames, the manifest says more")
         self._header = segment.headers[row]
         self._offset = int(segment.offsets[row]) + FRAME_HEADER_BYTES
         self._layout: TensorLayout | None = None

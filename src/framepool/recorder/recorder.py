@@ -38,6 +38,8 @@ from framepool.service import Service, ServiceState, command
 
 STOP_TIMEOUT: Final = 30.0
 PAUSE: Final = 0.002
+IDLE: Final = 0.0003
+"""Seconds between looks at streams and disk: short beside the time that frames stay in a ring, and no load."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,7 @@ class Recorder:
                 self._agent.add(stream, timeout=timeout)
             self.service = RecorderService(self, self._agent, pool, instance)
             self._run(undo)
+            self._frontier.tell(Activity.RECORDING, 0, {})
             undo.pop_all()
 
     @property
@@ -129,13 +132,14 @@ class Recorder:
             bytes=self._disk.counts["bytes"],
             lost={reason.value: count for reason, count in list(self._agent.lost.items())},
             ordinal=self._frontier.ordinal,
-            waiting_bytes=self._log.staging.head - self._log.staging.tail,
+            waiting_bytes=self._log.staging.ready - self._log.staging.tail,
             refusal=self._disk.refusal,
             segments=self._sealer.counts["sealed"],
         )
 
     def flush(self, timeout: float = 10.0) -> int:
-        """Waits until everything is durable that was recorded before the call: the ordinal it is durable up to."""
+        """Waits until everything that was recorded before the call is durable and there to be read by other processes:
+        the ordinal up to which it is."""
         wanted: list[int] = []
 
         def ask() -> None:
@@ -220,7 +224,11 @@ class Recorder:
     def _run(self, undo: contextlib.ExitStack) -> None:
         """Gives the agents their threads; the recorder's last, when all others are there to take from it."""
         recording = CompositeAgent(self._agent, self.service, until=self._agent)
-        self._threads = [Runner(self._sealer, idle=Sleeping(0.01)), Runner(self._disk), Runner(recording)]
+        self._threads = [
+            Runner(self._sealer, idle=Sleeping(0.01)),
+            Runner(self._disk, idle=Sleeping(IDLE)),
+            Runner(recording, idle=Sleeping(IDLE)),
+        ]
         for thread in self._threads:
             undo.enter_context(thread.start())
             thread.wait_started()

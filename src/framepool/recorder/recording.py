@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from framepool.errors import FramesRemoved, RecordingError
+from framepool.errors import FramesRemoved, RecordingDamaged, RecordingError
 from framepool.recorder.account import Loss
 from framepool.recorder.contents import MessageRow
 from framepool.recorder.manifest import Manifest, RecordingInfo, Retained, SegmentEntry, Watermark
@@ -34,6 +34,8 @@ __all__ = ["Frames", "RecordedFrame", "RecordedLoss", "RecordedMessage", "Record
 
 KEPT_TABLES: Final = 64
 """Segments whose index is kept in memory."""
+KEPT_METADATA: Final = 1_024
+"""Versions of metadata that are kept decoded."""
 
 
 class RecordedMessage(NamedTuple):
@@ -106,7 +108,10 @@ class Frames(Sequence[RecordedFrame]):
         part = bisect.bisect_right(self._ends, at)
         segment = self._segments[part]
         row = at - (self._ends[part - 1] if part else 0)
-        return RecordedFrame(segment, row if self._streams is None else int(segment.rows_of(self._streams)[row]))
+        if self._streams is not None:
+            rows = segment.rows_of(self._streams)
+            row = int(rows[row]) if row < len(rows) else len(segment.headers)
+        return RecordedFrame(segment, row)
 
     def __repr__(self) -> str:
         return f"<{len(self)} frames>"
@@ -228,7 +233,10 @@ class Recording(Frames):
         key = (segment.number, row.offset, row.length)
         if key not in self._metadata:
             message = segment.message(row)
-            assert isinstance(message, DataSourceMeta)
+            if not isinstance(message, DataSourceMeta):
+                raise RecordingDamaged(f"{segment.path}: the message at byte {row.offset} is no metadata")
+            if len(self._metadata) >= KEPT_METADATA:
+                self._metadata.pop(next(iter(self._metadata)))
             self._metadata[key] = Metadata(
                 message.stream_id, message.meta_version, message.timestamp_ns, message.attributes
             )

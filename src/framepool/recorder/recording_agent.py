@@ -28,6 +28,8 @@ from framepool.recorder.disk import Disk, set_priority
 from framepool.recorder.recorded_stream import BATCH, Drop, RecordedStream
 from framepool.recorder.segments import SegmentLog
 
+HEAR_NS: Final = 5 * NANOS_PER_MILLI
+"""How often messages are listened for: they are few, and keep for longer than frames."""
 LAST_POLLS: Final = 32
 """Of a stream that is to be recorded no more, if it never has a moment's rest."""
 MOST_OWED: Final = 4096
@@ -77,6 +79,7 @@ class RecordingAgent:
         self._unflushed = False
         self._timers = Timers(clock)
         self._timers.every(config.flush_interval_ms * NANOS_PER_MILLI, self.flush)
+        self._timers.every(HEAR_NS, self._hear, first_ns=0)
 
     @property
     def streams(self) -> Sequence[int]:
@@ -134,8 +137,11 @@ class RecordingAgent:
         self._unflushed = not self.log.flush(self.counts["frames"], dict(self.lost))
 
     def roll(self) -> bool:
-        """Ends the segment; False if there is no room for its end just now."""
-        return self.log.end(self.state)
+        """Ends the segment; False if there is no room for its end just now.
+
+        It says which frames are accounted for, so no row may be owed.
+        """
+        return self._pay() and self.log.end(self.state)
 
     def finish(self) -> None:
         """Records what has come, ends the segment and stops: `finished` is set once that is done."""
@@ -148,7 +154,7 @@ class RecordingAgent:
     def do_work(self) -> int:
         if self._disk.failure is not None:
             raise AgentTerminated
-        done = self._hear()
+        done = 0
         while self._requests:
             self._requests.popleft()()
         for stream in tuple(self._streams.values()):
@@ -186,15 +192,12 @@ class RecordingAgent:
             **self.counts,
         }
 
-    def _hear(self) -> int:
-        heard = 0
+    def _hear(self) -> None:
         if self._ears is not None:
             for aeron_stream_id, data in self._ears.hear():
-                heard += 1
                 message = self._capture.hear(aeron_stream_id, data)
                 if message is not None and not self.log.add_message(message):
                     self.counts["messages lost"] += 1
-        return heard
 
     def _record(self, stream: RecordedStream) -> int:
         """Records what is at hand, as far as there is room; how much was dealt with."""
@@ -241,20 +244,23 @@ class RecordingAgent:
 
     def _drop(self, stream: RecordedStream, item: Frame | Drop, reason: Reason, detail: str = "") -> None:
         """One that cannot be recorded, and what is missing before it."""
-        before = stream.account.expect(item.epoch, item.seq, self._cause(Reason.GAP))
-        if before is not None:
-            self._owe(before)
-            self._owe(stream.account.dropped(item.epoch, item.seq, self._cause(reason), detail))
+        gap = self._cause(Reason.GAP)
+        self._owe(stream.account.dropped(item.epoch, item.seq, self._cause(reason), detail, gap=gap))
 
     def _add(self, frames: list[Frame]) -> tuple[int, int]:
         """Adds frames that follow one another: how many, and why not more."""
         if self._compressor is None:
             return self.log.add_frames(frames)
+        staging = self.log.staging
         for number, frame in enumerate(frames):
-            count, code = self.log.add_frames([frame])
-            if not count:
-                return number, code
-            self._compress(frame, self._compressor)
+            staging.hold()  # the disk must not write it before it has its last form
+            try:
+                count, code = self.log.add_frames([frame])
+                if not count:
+                    return number, code
+                self._compress(frame, self._compressor)
+            finally:
+                staging.publish()
         return len(frames), 0
 
     def _compress(self, frame: Frame, compressor: Compressor) -> None:

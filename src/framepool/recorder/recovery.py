@@ -20,18 +20,18 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from framepool.errors import RecordingError
+from framepool.errors import RecordingDamaged, RecordingError
 from framepool.recorder import format as form
 from framepool.recorder.account import AccountState, Loss, Reason
-from framepool.recorder.contents import NO_FRAMES, Contents, head_of, loss_row, message_row
+from framepool.recorder.contents import NO_FRAMES, Contents, head_of, is_sound, loss_row, message_row
 from framepool.recorder.format import Kind, Record
-from framepool.recorder.manifest import SEGMENT_SUFFIX, Manifest, OpenEntry, RecordingInfo, sync_directory
+from framepool.recorder.manifest import SEGMENT_SUFFIX, Manifest, OpenEntry, RecordingInfo, open_file, sync_directory
 from framepool.recorder.sealing import seal
 from framepool.recorder.segment_file import SegmentFile
 
 log = logging.getLogger(__name__)
 
-SEGMENT_FILE: Final = re.compile(rf"(\d{{8,}}){re.escape(SEGMENT_SUFFIX)}")
+SEGMENT_FILE: Final = re.compile(rf"([0-9]{{8,}}){re.escape(SEGMENT_SUFFIX)}")
 
 
 class Continuation(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,11 @@ def _recover_segment(
     losses: list[Loss],
 ) -> Contents | None:
     """What a file holds, cut behind its last whole record; None if it holds nothing."""
-    with open(path, "r+b") as file:
+    try:
+        fd = open_file(path, os.O_RDWR)
+    except OSError as error:
+        raise RecordingDamaged(f"{path}: {error.strerror}") from None
+    with open(fd, "r+b") as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
             return None
@@ -141,8 +145,10 @@ def _gather(buffer: memoryview, contents: Contents, durable: int, losses: list[L
         contents.bytes = record.end
         match record.kind:
             case Kind.FRAME:
-                offsets.append(record.offset)
                 header = form.frame_headers(buffer, np.array([record.offset]))[0]
+                if not is_sound(header):  # written by somebody else: as good as damaged
+                    continue
+                offsets.append(record.offset)
                 stream_id, epoch, seq = int(header["stream_id"]), int(header["epoch"]), int(header["seq"])
                 following = _next(state, stream_id, epoch)
                 if following is not None and seq > following:
@@ -150,6 +156,8 @@ def _gather(buffer: memoryview, contents: Contents, durable: int, losses: list[L
                 _account(state, stream_id, epoch, seq)
             case Kind.LOSS:
                 row = loss_row(buffer, record)
+                if row is None:
+                    continue
                 contents.losses.append(row)
                 if row.loss.last_seq is not None:
                     _account(state, row.loss.stream_id, row.loss.epoch, row.loss.last_seq)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from framepool.agent import AgentTerminated
 from framepool.client.producer import Producer
 from framepool.clock import NANOS_PER_SECOND, Clock, MonotonicClock
-from framepool.errors import RecordingError
+from framepool.errors import RecordingDamaged, RecordingError
 from framepool.recorder.recording import Frames, RecordedFrame, Recording
 from framepool.wire._generated.trace_904 import TraceLinkSet
 
@@ -201,7 +201,8 @@ class _Context:
                 for row in segment.messages:
                     if row.schema_id == TraceLinkSet.SCHEMA_ID:
                         links = segment.message(row)
-                        assert isinstance(links, TraceLinkSet)
+                        if not isinstance(links, TraceLinkSet):
+                            raise RecordingDamaged(f"{segment.path}: the message at byte {row.offset} is no trace")
                         parents = [_Parent(parent.trace_id) for parent in links.parents]
                         found[links.stream_id, links.epoch, links.seq] = parents
         return self._links[number]

@@ -27,6 +27,9 @@ from framepool.wire._generated.control_900 import ClockDomain
 log = logging.getLogger(__name__)
 
 RETENTION_PERIOD_NS: Final = NANOS_PER_SECOND
+RETRY_PERIOD_NS: Final = NANOS_PER_SECOND
+FORGOTTEN_NS: Final = 3600 * NANOS_PER_SECOND
+"""A hold that ran out so long ago is one of a reader that died."""
 
 
 def seal(manifest: Manifest, contents: Contents) -> SegmentEntry:
@@ -44,7 +47,8 @@ class Frontier:
 
     def __init__(self, manifest: Manifest, clock: Clock, ordinal: int) -> None:
         self.ordinal = ordinal
-        """Frames below are durable."""
+        """Frames below are durable, and readers in other processes were told so."""
+        self._durable = ordinal
         self._manifest = manifest
         self._clock = clock
         self._boot_id = this_host()
@@ -83,9 +87,15 @@ class Frontier:
             self._frames, self._lost = frames, lost
             self._tell(activity)
 
+    def retry(self) -> None:
+        """Tells what could not be told while the disk was full."""
+        if self.ordinal < self._durable:
+            with self._turn:
+                self._tell(Activity.RECORDING)
+
     def _note(self, segment: Segment, length: int, end_ordinal: int) -> None:
         contents = segment.contents
-        self.ordinal = end_ordinal
+        self._durable = end_ordinal
         self._open[contents.number] = OpenEntry(
             number=contents.number,
             file=contents.file,
@@ -97,7 +107,7 @@ class Frontier:
 
     def _tell(self, activity: Activity) -> None:
         watermark = Watermark(
-            ordinal=self.ordinal,
+            ordinal=self._durable,
             recorded_ns=self._clock.now_ns(ClockDomain.REALTIME_SYNCED),
             activity=activity,
             open=tuple(self._open.values()),
@@ -108,6 +118,7 @@ class Frontier:
         )
         with contextlib.suppress(OSError):  # a full disk: the disk itself says so, and what is durable stays so
             self._manifest.advance(watermark)
+            self.ordinal = watermark.ordinal
 
 
 class Retention:
@@ -152,8 +163,13 @@ class Retention:
         return bool(too_old) and now_ns - (newest_ns or 0) > config.retain_seconds * NANOS_PER_SECOND
 
     def _needed_from(self, now_ns: int) -> int:
-        """The lowest ordinal that a reader holds."""
-        live = [hold.ordinal for hold in self._manifest.holds().values() if hold.expires_ns > now_ns]
+        """The lowest ordinal that a reader holds. Holds that ran out long ago are cleared away."""
+        live = []
+        for name, hold in self._manifest.holds().items():
+            if hold.expires_ns > now_ns:
+                live.append(hold.ordinal)
+            elif hold.expires_ns < now_ns - FORGOTTEN_NS:
+                self._manifest.release(name)
         return min(live, default=2**63)
 
 
@@ -172,6 +188,7 @@ class Sealer:
         self._retention = Retention(manifest, config, clock)
         self._timers = Timers(clock)
         self._timers.every(RETENTION_PERIOD_NS, self._retain)
+        self._timers.every(RETRY_PERIOD_NS, frontier.retry)
         self._retry_at_ns = 0
         self.refusal = ""
 

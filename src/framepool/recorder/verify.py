@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from framepool._native.crc32c import crc32c
-from framepool.errors import FramesRemoved, RecordingDamaged
+from framepool.errors import FramesRemoved, IndexDamaged, RecordingDamaged
 from framepool.recorder import format as form
 from framepool.recorder.account import Loss
 from framepool.recorder.codecs import decompress
-from framepool.recorder.contents import NO_FRAMES, NO_OFFSETS, loss_row
+from framepool.recorder.contents import NO_FRAMES, NO_OFFSETS, is_sound, loss_row
 from framepool.recorder.format import Codec, Kind, Record
 from framepool.recorder.index import ALL, FRAMES, has_arrow, read_frames
 from framepool.recorder.manifest import Manifest, SegmentEntry
@@ -152,9 +152,18 @@ class Verifier:
         offsets: list[int] = []
         for record in self._records(segment, buffer):
             if record.kind is Kind.FRAME:
-                offsets.append(record.offset)
+                header = form.frame_headers(buffer, np.array([record.offset]))[0]
+                if is_sound(header):
+                    offsets.append(record.offset)
+                else:
+                    detail = f"the frame at byte {record.offset} has a header that no recorder writes"
+                    self._report(Fault.DAMAGED, segment.path.name, detail)
             elif record.kind is Kind.LOSS and form.is_whole(buffer, record):
-                loss = loss_row(buffer, record).loss
+                row = loss_row(buffer, record)
+                if row is None:
+                    self._report(Fault.DAMAGED, segment.path.name, f"the loss at byte {record.offset} is none")
+                    continue
+                loss = row.loss
                 self._losses.setdefault((loss.stream_id, loss.epoch), []).append(loss)
         places = np.array(offsets, np.int64) if offsets else NO_OFFSETS
         headers = form.frame_headers(buffer, places) if offsets else NO_FRAMES
@@ -187,9 +196,9 @@ class Verifier:
     def _check_raw(self, name: str, buffer: memoryview, record: Record) -> None:
         """A compressed frame is what it was before, too."""
         header = form.frame_headers(buffer, np.array([record.offset]))[0]
-        codec = Codec(int(header["codec"]))
-        if codec is Codec.RAW:
+        if not is_sound(header) or int(header["codec"]) == Codec.RAW:
             return
+        codec = Codec(int(header["codec"]))
         try:
             raw = decompress(codec, form.payload(buffer, record), int(header["raw_bytes"]))
         except RecordingDamaged as error:
@@ -214,8 +223,8 @@ class Verifier:
             return
         try:
             said = read_frames(index)
-        except Exception as error:  # pyarrow has many
-            self._report(Fault.WRONG_INDEX, index.name, f"cannot be read: {error}")
+        except IndexDamaged as error:
+            self._report(Fault.WRONG_INDEX, index.name, str(error))
             return
         if not np.array_equal(said[0], places) or said[1].tobytes() != headers.tobytes():
             self._report(Fault.WRONG_INDEX, index.name, "says something else than its segment")

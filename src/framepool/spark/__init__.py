@@ -11,17 +11,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framepool.spark.frames import SparkFrame, frames_in, map_frames
+    from framepool.spark.publishing import Origin, origin_of
     from framepool.spark.session import session
     from framepool.spark.source import FramepoolSource
+    from framepool.spark.tensors import TENSOR, tensor
 
-__all__ = ["FramepoolSource", "SparkFrame", "frames_in", "map_frames", "session"]
+__all__ = [
+    "TENSOR",
+    "FramepoolSource",
+    "Origin",
+    "SparkFrame",
+    "frames_in",
+    "map_frames",
+    "origin_of",
+    "session",
+    "tensor",
+]
 
 HOMES = {
+    "TENSOR": "framepool.spark.tensors",
     "FramepoolSource": "framepool.spark.source",
+    "Origin": "framepool.spark.publishing",
     "SparkFrame": "framepool.spark.frames",
     "frames_in": "framepool.spark.frames",
     "map_frames": "framepool.spark.frames",
+    "origin_of": "framepool.spark.publishing",
     "session": "framepool.spark.session",
+    "tensor": "framepool.spark.tensors",
 }
 
 

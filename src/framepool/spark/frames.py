@@ -1,7 +1,7 @@
 """Functions on frames in executors: arrays on mapped segments, so that no pixel crosses the JVM.
 
 A row in reference mode says where its payload is. The task maps that file and hands out a view; on another host the
-same path must lead to the same file, on shared storage, and the checksum of the row proves that it does. A row with a
+same path must lead to the same file, on shared storage, or the job fails and says so. A row with a
 `payload` column brings its bytes along, and nothing is mapped.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,9 @@ from framepool._native.crc32c import crc32c
 from framepool.discovery.host import this_host
 from framepool.errors import RecordingDamaged, RecordingError
 from framepool.recorder.codecs import decompress
+from framepool.recorder.contents import head_of
 from framepool.recorder.format import Codec
+from framepool.recorder.manifest import Manifest
 from framepool.shm.tensor import TensorLayout, unpack_bits, view
 from framepool.wire._generated.control_900 import Dtype, MajorOrder
 
@@ -168,20 +171,37 @@ class Files:
                     size = os.fstat(file.fileno()).st_size
                     found = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)) if size else memoryview(b"")
             except FileNotFoundError:
-                raise self._missing(row) from None
+                raise missing(row) from None
+            if row["boot_id"] != this_host():
+                check_same(row, found)
             self._mapped[path] = found
             if len(self._mapped) > KEPT_MAPPINGS:
                 self._mapped.popitem(last=False)
         self._mapped.move_to_end(path)
         return found
 
-    def _missing(self, row: dict[str, Any]) -> RecordingError:
-        if row["boot_id"] == this_host():
-            return RecordingDamaged(f"{row['path']} is missing")
-        return RecordingError(
-            f"{row['path']} was recorded on host {row['host']} (boot id {row['boot_id']}) and is not here: put the "
-            "recording on storage that every executor mounts at this path, or read it where it is with payload=inline"
-        )
+
+def missing(row: dict[str, Any]) -> RecordingError:
+    """What is wrong where a reference leads to no file: damage if its recording is here, else the wrong host."""
+    path = row["path"]
+    if row["boot_id"] == this_host() or Manifest(os.path.dirname(os.path.dirname(path))).exists():
+        return RecordingDamaged(f"{path} is missing")
+    return _elsewhere(row, "is not here")
+
+
+def check_same(row: dict[str, Any], segment: memoryview) -> None:
+    """Raises `RecordingError` if the file at the path of a reference is not the one that another host wrote there."""
+    head = head_of(segment)
+    if head is not None and head[1].boot_id not in ("", row["boot_id"]):
+        raise _elsewhere(row, f"another file is here, of host {head[1].host}")
+
+
+def _elsewhere(row: dict[str, Any], found: str) -> RecordingError:
+    return RecordingError(
+        f"{row['path']} was recorded on host {row['host']} (boot id {row['boot_id']}), and on {socket.gethostname()} "
+        f"{found}: put the recording on storage that every executor mounts at this path, or read it where it is with "
+        "payload=inline"
+    )
 
 
 _layouts: dict[tuple[Any, ...], TensorLayout] = {}

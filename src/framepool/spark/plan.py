@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import socket
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from framepool.errors import FramesRemoved, RecordingDamaged
+from framepool.discovery.host import this_host
+from framepool.errors import FramesRemoved, IndexDamaged, RecordingDamaged, RecordingError
 from framepool.recorder import contents
 from framepool.recorder.recording import Recording, Segment
 from framepool.spark.selection import Selection
@@ -96,7 +98,7 @@ def open_recording(path: str, recording_id: str) -> Recording:
     known = _opened.get(path)
     if known is not None and known.info.recording_id == recording_id:
         return known
-    found = Recording(path)
+    found = _found(path)
     if found.info.recording_id != recording_id:
         raise RecordingDamaged(f"{path} was replaced by another recording while it was read")
     _opened.pop(path, None)
@@ -104,6 +106,17 @@ def open_recording(path: str, recording_id: str) -> Recording:
         _opened.pop(next(iter(_opened)))
     _opened[path] = found
     return found
+
+
+def _found(path: str) -> Recording:
+    """The recording, or what to do where its path leads nowhere: Spark's driver has it, an executor need not."""
+    try:
+        return Recording(path)
+    except RecordingError as error:
+        raise RecordingError(
+            f"{error} on host {socket.gethostname()} (boot id {this_host()}), where a task of Spark is to read it: put "
+            "the recording on storage that Spark's driver and every executor mount at this path"
+        ) from None
 
 
 def find_segment(recording: Recording, piece: Range) -> Segment:
@@ -134,10 +147,8 @@ def read_range(recording: Recording, piece: Range, selection: Selection) -> tupl
     problem = ""
     try:
         offsets, headers = segment.offsets, segment.headers
-    except (FramesRemoved, RecordingDamaged):
-        raise
-    except Exception as error:  # the index is no Parquet any more; the segment itself says the same
-        problem = f"{segment.path.name}: its index cannot be read ({type(error).__name__}), it was scanned"
+    except IndexDamaged as error:  # the segment itself says the same
+        problem = f"{segment.path.name}: its index cannot be read, it was scanned: {error}"
         offsets, headers, _, _ = contents.scan(segment.buffer, segment.segment_id)
         if segment.sealed and len(headers) < segment.frames:
             problem += f" and has {len(headers)} of {segment.frames} frames"
@@ -147,14 +158,18 @@ def read_range(recording: Recording, piece: Range, selection: Selection) -> tupl
     return Rows(segment, offsets[rows], headers[rows]), problem
 
 
-def read_piece(piece: Piece, selection: Selection, *, strict: bool) -> Iterator[Rows]:
-    """The wanted frames of a piece. Damaged segments are logged and passed over unless `strict`."""
+def read_piece(piece: Piece, selection: Selection, *, strict: bool, without_removed: bool = False) -> Iterator[Rows]:
+    """The wanted frames of a piece. Damaged segments are logged and passed over unless `strict`; those that retention
+    removed since the plan only if asked."""
     recording = open_recording(piece.path, piece.recording_id)
     for each in piece.ranges:
         try:
             rows, problem = read_range(recording, each, selection)
-        except FramesRemoved:
-            raise
+        except FramesRemoved as error:
+            if not without_removed:
+                raise
+            log.error("passed over: %s", error)
+            continue
         except RecordingDamaged as error:
             if strict:
                 raise

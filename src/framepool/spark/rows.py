@@ -60,14 +60,20 @@ def names_in(columns: str) -> list[str]:
 
 
 def batches(
-    piece: Piece, options: Options, selection: Selection, schema: pa.Schema, *, strict: bool
+    piece: Piece,
+    options: Options,
+    selection: Selection,
+    schema: pa.Schema,
+    *,
+    strict: bool,
+    without_removed: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, as Arrow batches of exactly this schema."""
     if options.table == "problems":
         rows = list(_problems(piece, selection))
         yield from pa.Table.from_pylist(rows, schema).to_batches()
         return
-    for part in read_piece(piece, selection, strict=strict):
+    for part in read_piece(piece, selection, strict=strict, without_removed=without_removed):
         if options.table == "losses":
             yield from _losses(part, selection).select(schema.names).cast(schema).to_batches()
         elif options.payload == "inline":

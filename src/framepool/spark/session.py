@@ -7,19 +7,16 @@ batches, sockets of the file system between Spark and its Python workers, and fi
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from framepool.errors import LibraryMissing
+from framepool.spark.java import choose_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLDEST_JAVA: Final = 17
 SETTINGS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -51,20 +48,4 @@ def check() -> None:
         import pyspark  # noqa: F401
     except ImportError:
         raise LibraryMissing("Spark needs PySpark: pip install 'framepool[spark]'") from None
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None or not os.path.exists(java):
-        where = f"JAVA_HOME={home} has none" if home else "none is on the PATH"
-        raise LibraryMissing(f"Spark needs Java {OLDEST_JAVA} or newer, {where}: apt install openjdk-17-jre-headless")
-    version = java_version(java)
-    if version is not None and version < OLDEST_JAVA:
-        raise LibraryMissing(
-            f"Spark needs Java {OLDEST_JAVA} or newer, {java} is {version}: set JAVA_HOME to a newer one"
-        )
-
-
-def java_version(java: str) -> int | None:
-    """The major version of a Java; None if it does not tell."""
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
+    choose_java()

@@ -34,6 +34,7 @@ from framepool.spark.rows import batches, columns_of, names_in
 from framepool.spark.selection import Selection
 
 if TYPE_CHECKING:
+    from framepool.spark.sink import LiveStreamWriter, LiveWriter, RecordingWriter
     from framepool.spark.stream import FramepoolStreamReader
 
 
@@ -49,12 +50,25 @@ class FramepoolSource(DataSource):
 
     def reader(self, schema: StructType) -> FramepoolReader:
         options = Options.of(self.options)
+        if options.live:
+            raise ConfigurationError("live streams are for readStream; what was recorded of them is read by load(path)")
         return FramepoolFilteredReader(options, schema) if options.pushdown else FramepoolReader(options, schema)
 
     def streamReader(self, schema: StructType) -> FramepoolStreamReader:  # noqa: N802 Spark's name
         from framepool.spark.stream import FramepoolStreamReader
 
         return FramepoolStreamReader(Options.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LiveWriter | RecordingWriter:
+        from framepool.spark.sink import LiveWriter, RecordingWriter, WriteOptions
+
+        options = WriteOptions.of(self.options)
+        return RecordingWriter(options, schema) if options.recording else LiveWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LiveStreamWriter:  # noqa: N802 Spark's name
+        from framepool.spark.sink import LiveStreamWriter, WriteOptions
+
+        return LiveStreamWriter(WriteOptions.of(self.options), schema)
 
 
 class PieceReader:
@@ -69,13 +83,17 @@ class PieceReader:
         self.selection: Selection = options.selection()
         self.schema = schema
         self.strict = options.is_strict
+        self.without_removed = False
+        """Whether frames that retention removed after the plan are passed over."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         piece: Piece | None = partition.value
         if piece is None:  # an empty recording: Spark makes one task of nothing
             return iter(())
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        return batches(piece, self.options, self.selection, schema, strict=self.strict)
+        return batches(
+            piece, self.options, self.selection, schema, strict=self.strict, without_removed=self.without_removed
+        )
 
 
 class FramepoolReader(PieceReader, DataSourceReader):

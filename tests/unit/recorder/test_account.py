@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from framepool.recorder.account import AccountState, Loss, Reason, StreamAccount, Survey
+from framepool.recorder.account import KNOWN_EPOCHS, AccountState, Loss, Reason, StreamAccount, Survey
 
 STREAM = 10_000
 EMPTY = Survey(None, None, True)
@@ -31,6 +31,36 @@ def recorded(account: StreamAccount, epoch: int, seq: int) -> list[Loss] | None:
     if losses is not None:
         account.kept(epoch, seq)
     return losses
+
+
+def test_frames_of_an_epoch_that_had_to_make_room_are_not_lost_when_they_are_heard_again() -> None:
+    """Epochs come and go by the dozen where regions cannot be mapped; a reader that joins again hears old ones."""
+    account = begun(epoch=10)
+    assert recorded(account, 10, 0) == []
+    for epoch in range(11, 11 + KNOWN_EPOCHS):
+        account.mapped(epoch, EMPTY)
+    for each in (account, StreamAccount(STREAM, account.state)):
+        assert each.expect(10, 0) is None
+        assert each.dropped(10, 0, Reason.NOT_MAPPED) == []
+        assert each.repeated == 2
+
+
+def test_epoch_that_was_passed_over_is_lost_when_it_is_heard_of() -> None:
+    """Each process tells of its frames in a log of its own: a newer epoch may be heard of before an older one."""
+    account = begun(epoch=10)
+    account.mapped(12, EMPTY)
+    assert brief(account.dropped(11, 3, Reason.NOT_MAPPED)) == [(11, 3, 3, "not mapped")]
+    assert brief(account.dropped(11, 5, Reason.NOT_MAPPED)) == [(11, 4, 4, "gap"), (11, 5, 5, "not mapped")]
+    assert account.dropped(11, 4, Reason.NOT_MAPPED) == []
+
+
+def test_older_epoch_than_all_that_are_known_is_lost_once_though_there_is_no_room() -> None:
+    account = begun(epoch=10)
+    for epoch in range(12, 12 + KNOWN_EPOCHS - 1):
+        account.mapped(epoch, EMPTY)
+    assert brief(account.dropped(11, 0, Reason.NOT_MAPPED)) == [(11, 0, 0, "not mapped")]
+    assert account.dropped(11, 0, Reason.NOT_MAPPED) == []
+    assert account.expect(10, 0) is None
 
 
 def test_frames_in_sequence_lose_nothing() -> None:
@@ -115,6 +145,16 @@ def test_frames_that_are_still_there_after_a_restart_are_recorded() -> None:
     again.mapped(1, Survey(0, 7, False))
     assert brief(recorded(again, 1, 6)) == [(1, 3, 5, "not recording")]
     assert recorded(again, 1, 7) == []
+
+
+def test_frames_that_the_last_recorder_dealt_with_are_nothing_to_the_next_one() -> None:
+    """It may hear them again: who joins a local stream hears it from where its slowest reader stood."""
+    again = StreamAccount(STREAM, AccountState({1: 3}))
+    again.mapped(1, Survey(0, 7, False))
+    assert again.expect(1, 1) is None
+    assert again.dropped(1, 2, Reason.LAPPED) == []
+    assert again.repeated == 2
+    assert recorded(again, 1, 3) == []
 
 
 def test_of_an_epoch_that_ended_without_a_recorder_nobody_knows_the_end() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framepool.client.blobs import blob_messages
-from framepool.recorder.capture import TOPICS, VERSIONS, Capture
+from framepool.recorder.capture import MOST_COMING, TOPICS, VERSIONS, Capture
 from framepool.wire._generated.control_900 import (
     Attribute,
     ClockDomain,
@@ -132,3 +132,16 @@ def test_chunks_without_their_announce_are_recorded_as_they_are() -> None:
     ear = capture()
     assert all(hear(ear, message) for message in blob(b"a" * 100) if not isinstance(message, MetaBlobAnnounce))
     assert carried(ear) == []
+
+
+def test_blobs_that_never_end_make_room_for_each_other() -> None:
+    """Whoever may speak of a stream may begin as many blobs as there are numbers."""
+    ear = capture()
+    for version in range(1_000):
+        announce, *_ = blob_messages(STREAM, version, 7, bytes(100), max_message_length=1_000)
+        hear(ear, announce)
+    assert len(ear._coming) == MOST_COMING
+    assert ear.counts["blobs given up"] == 1_000 - MOST_COMING
+    for message in blob_messages(STREAM, 999, 7, bytes(100), max_message_length=1_000):
+        hear(ear, message)
+    assert len(carried(ear)) > 2, "the last one is carried when it is whole"

@@ -89,3 +89,22 @@ def test_frame_of_another_length_is_damaged() -> None:
     assert stored is not None
     with pytest.raises(RecordingDamaged, match="999"):
         decompress(Codec.ZSTD, stored, 1001 - 2)
+
+
+@pytest.mark.parametrize(("name", "package"), [("zstd", "zstandard"), ("blosc2", "blosc2")])
+def test_nothing_is_expanded_that_names_a_length_of_its_own(
+    name: Any, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes that stand for 16 MiB are refused before anything is allocated for them."""
+    library = pytest.importorskip(package)
+    each = compressor(name, 1)
+    assert each is not None
+    bomb = each.compress(memoryview(bytes(2**24)), 1)
+    assert bomb is not None
+
+    def expand(*_: Any, **__: Any) -> bytes:
+        raise AssertionError("it was expanded")
+
+    monkeypatch.setattr(library, "ZstdDecompressor" if name == "zstd" else "decompress2", expand)
+    with pytest.raises(RecordingDamaged, match="of 16777216 bytes, not of 1000"):
+        decompress(each.codec, bomb, 1000)

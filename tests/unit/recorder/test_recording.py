@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import framepool as fp
-from framepool.errors import FramesRemoved, RecordingDamaged, RecordingError
+from framepool.errors import FramesRemoved, IndexDamaged, RecordingDamaged, RecordingError
 from framepool.recorder import recorded
 from framepool.recorder import recording as recordings
 from framepool.recorder.index import FRAMES
-from framepool.recorder.manifest import Manifest
+from framepool.recorder.manifest import LARGEST_FILE, Manifest
 from framepool.recorder.recording import Recording
 from framepool.recorder.segment_file import SegmentFile
 from framepool.shm.tensor import TensorLayout
@@ -206,3 +210,94 @@ def test_index_is_where_the_segment_is(path: Path) -> None:
     ]
     table = Recording(path).segments[1].table()
     assert table["ordinal"].to_pylist() == [4, 5, 6, 7]
+
+
+# What a hostile recording cannot do
+
+
+def test_no_name_in_a_recording_leads_out_of_it(path: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim.seg"
+    victim.write_bytes(b"mine")
+    entry = path / "manifest" / "00000000.json"
+    said = entry.read_text()
+    for name in ("../../victim.seg", str(victim), "*.seg", ".seg", "..", "a/b.seg"):
+        entry.write_text(said.replace("00000000.seg", name))
+        with pytest.raises(RecordingDamaged, match="no name of a segment"):
+            Recording(path)
+    assert victim.read_bytes() == b"mine"
+
+
+def test_links_and_fifos_are_not_followed(path: Path, tmp_path: Path) -> None:
+    segment = path / "segments" / "00000000.seg"
+    secret = tmp_path / "secret"
+    segment.rename(secret)
+    segment.symlink_to(secret)
+    with pytest.raises(RecordingDamaged):
+        Recording(path)[0].array
+    segment.unlink()
+    os.mkfifo(segment)
+    with pytest.raises(RecordingDamaged, match="regular"):
+        Recording(path)[0].array
+    watermark = path / "watermark.json"
+    watermark.unlink()
+    watermark.symlink_to("/dev/zero")
+    with pytest.raises(RecordingDamaged):
+        Recording(path)
+    watermark.unlink()
+    os.mkfifo(watermark)
+    with pytest.raises(RecordingDamaged, match="regular"):
+        Recording(path)
+
+
+def test_small_files_are_small(path: Path) -> None:
+    with open(path / "watermark.json", "wb") as file:
+        file.truncate(LARGEST_FILE + 1)
+    with pytest.raises(RecordingDamaged, match="too large"):
+        Recording(path)
+
+
+@pytest.mark.parametrize("wrong", ["offsets", "headers", "text", "null"])
+def test_index_that_leads_out_of_its_segment_is_refused(path: Path, wrong: str) -> None:
+    index = path / "segments" / "00000000.frames.parquet"
+    table = pq.read_table(index)
+    offsets, headers = table["offset"].to_numpy().copy(), table["header"].to_pylist()
+    if wrong == "offsets":
+        offsets[0] = 2**40
+    elif wrong == "headers":
+        headers[1] = headers[1][:32] + b"\xff" * 8 + headers[1][40:]
+    columns = {"offset": pa.array(offsets), "header": pa.array(headers, pa.binary(512))}
+    if wrong == "text":
+        columns["offset"] = pa.array(["a"] * len(offsets))
+    elif wrong == "null":
+        columns["header"] = pa.array([None, *headers[1:]], pa.binary(512))
+    pq.write_table(pa.table(columns), index)
+    with pytest.raises(IndexDamaged):
+        Recording(path)[0]
+
+
+def test_manifest_that_promises_more_frames_than_there_are_is_found_out(path: Path) -> None:
+    entry = path / "manifest" / "00000002.json"
+    said = json.loads(entry.read_text())
+    said |= {"frames": 3, "end_ordinal": 11, "indexed": False}
+    entry.write_text(json.dumps(said))
+    recording = Recording(path)
+    with pytest.raises(RecordingDamaged, match="the manifest says more"):
+        recording[10]
+    said["frames"] = 10**9
+    entry.write_text(json.dumps(said))
+    with pytest.raises(RecordingDamaged, match="do not go into"):
+        Recording(path)
+
+
+def test_modes_are_those_of_the_umask(tmp_path: Path) -> None:
+    """Who may read a recording is decided by whoever records it, as of any other file."""
+    before = os.umask(0o077)
+    try:
+        shop = Workshop(tmp_path / "rec", segment_frames=4)
+        shop.record(5)
+        shop.close()
+    finally:
+        os.umask(before)
+    files = [each for each in (tmp_path / "rec").rglob("*") if each.is_file()]
+    assert len(files) > 5
+    assert {each.stat().st_mode & 0o777 for each in files} == {0o600}

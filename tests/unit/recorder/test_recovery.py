@@ -181,3 +181,53 @@ def flip(path: str, offset: int) -> None:
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 0x10]))
+
+
+# What a hostile recording cannot do to whoever goes on with it
+
+
+def unfinished(path: Path) -> Path:
+    """A recording whose recorder was killed, with a watermark that speaks of its open segment; that segment."""
+    shop = Workshop(path)
+    shop.record(3)
+    shop.flush()
+    shop.turn(4)
+    shop.kill()
+    watermark = Manifest(path).watermark()
+    assert watermark is not None
+    return path / "segments" / watermark.open[0].file
+
+
+def test_recovery_cuts_no_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    segment = unfinished(tmp_path / "rec")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    segment.unlink()
+    segment.symlink_to(victim)
+    with pytest.raises(RecordingError):
+        take_over(Manifest(tmp_path / "rec"))
+    assert victim.read_bytes() == b"mine"
+
+
+def test_small_files_are_not_written_through_links(tmp_path: Path) -> None:
+    unfinished(tmp_path / "rec")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / "rec" / "manifest" / ".00000000.json.tmp").symlink_to(victim)
+    take_over(Manifest(tmp_path / "rec"))
+    assert victim.read_bytes() == b"mine"
+    assert len(Recording(tmp_path / "rec")) == 3
+
+
+@pytest.mark.parametrize("name", ["segments", "manifest", "holds", "lock"])
+def test_recording_with_a_link_in_it_is_not_written(tmp_path: Path, name: str) -> None:
+    unfinished(tmp_path / "rec")
+    place = tmp_path / "rec" / name
+    elsewhere = tmp_path / "elsewhere"
+    if place.exists():
+        place.rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+    place.symlink_to(elsewhere)
+    with pytest.raises(RecordingError, match="link"):
+        take_over(Manifest(tmp_path / "rec"))

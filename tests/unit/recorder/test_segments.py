@@ -257,6 +257,32 @@ def test_full_disk_loses_nothing_that_is_staged_and_is_tried_again(
     assert len(Recording(tmp_path / "rec")) == 3
 
 
+def test_what_is_durable_counts_once_readers_can_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shop = Workshop(tmp_path / "rec")
+    seen_by_others: list[int] = []
+    real = shop.manifest.advance
+    monkeypatch.setattr(
+        shop.manifest, "advance", lambda mark: (seen_by_others.append(shop.frontier.ordinal), real(mark))
+    )
+    shop.record(3)
+    shop.flush()
+    shop.turn()
+    assert (seen_by_others, shop.frontier.ordinal, len(Recording(tmp_path / "rec"))) == ([0], 3, 3)
+    monkeypatch.setattr(shop.manifest, "advance", full)
+    shop.record(2)
+    shop.flush()
+    shop.turn()
+    assert (shop.frontier.ordinal, len(Recording(tmp_path / "rec"))) == (3, 3)
+    monkeypatch.setattr(shop.manifest, "advance", real)
+    shop.clock.advance(NANOS_PER_SECOND)
+    shop.turn()
+    assert (shop.frontier.ordinal, len(Recording(tmp_path / "rec"))) == (5, 5)
+    shop.close()
+
+
 def test_filesystem_that_cannot_reserve_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
@@ -353,7 +379,10 @@ def test_reader_holds_what_it_needs_until_its_hold_expires(tmp_path: Path) -> No
     shop.clock.advance(200 * NANOS_PER_SECOND)
     shop.turn()
     assert len(shop.manifest.numbers()) <= 3
-    shop.manifest.release("spark")
+    assert shop.manifest.holds(), "its reader may be late"
+    shop.clock.advance(3601 * NANOS_PER_SECOND)
+    shop.turn()
+    assert not shop.manifest.holds(), "its reader is dead"
     shop.manifest.release("nobody")
     with pytest.raises(ValueError, match="no name"):
         shop.manifest.hold("../spark", Hold(ordinal=3, expires_ns=1))

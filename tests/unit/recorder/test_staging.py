@@ -143,7 +143,9 @@ def test_last_frame_can_be_stored_in_fewer_bytes() -> None:
     image = np.zeros(1000, np.uint8)
     stage(staging, [ring.publish(0, picture(0))])
     position = staging.head
+    staging.hold()
     stage(staging, [ring.publish(1, image)], number=1)
+    assert staging.ready == position
     staging.restore(position, b"short", Codec.ZSTD, 0)
     assert staging.head == position + 512 + 64
     _, record = form.walk(content(staging), SEGMENT)

@@ -179,10 +179,12 @@ def test_damaged_compressed_frame_is_found(tmp_path: Path) -> None:
         seq = shop.next_seq[STREAM]
         frame = Ring().publish(seq, np.frombuffer(raw, np.uint8))
         position = shop.staging.head
+        shop.staging.hold()
         assert shop.log.add_frames([frame]) == (1, 0)
         stored = zstd.compress(memoryview(content), 1)
         assert stored is not None
         shop.log.restore(position, stored, zstd.codec)
+        shop.staging.publish()
         shop.next_seq[STREAM] = seq + 1
     shop.close()
     assert bytes(Recording(tmp_path / "rec")[1].payload) == bytes(1000)

@@ -8,9 +8,10 @@ keep count, mean and squared deviation, and those are put together pairwise. A r
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -19,15 +20,14 @@ import pyarrow as pa
 
 from framepool.errors import RecordingError
 from framepool.spark.frames import SparkFrame, frames_in, needed_columns
-from framepool.spark.jobs.job import JobConfig, read
+from framepool.spark.jobs.job import JobConfig, account, read, with_recording
+from framepool.spark.jobs.outliers import MAD_TO_SIGMA
 from framepool.spark.writing import write_recording
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Image = npt.NDArray[np.float64]
-MAD_TO_SIGMA: Final = 1.4826
-"""The standard deviation of normal noise is so many median absolute deviations."""
 
 
 class CalibrateConfig(JobConfig, frozen=True, kw_only=True):
@@ -55,6 +55,7 @@ class Moments(msgspec.Struct):
     count: npt.NDArray[np.int64]
     mean: Image
     squares: Image
+    frames: int = 0
 
     @classmethod
     def zero(cls, shape: tuple[int, ...]) -> Moments:
@@ -62,6 +63,7 @@ class Moments(msgspec.Struct):
 
     def add(self, values: Image, wanted: npt.NDArray[np.bool_]) -> None:
         """One more frame, where wanted."""
+        self.frames += 1
         self.count += wanted
         step = np.where(wanted, values - self.mean, 0.0)
         self.mean += step / np.maximum(self.count, 1)
@@ -75,6 +77,7 @@ class Moments(msgspec.Struct):
         self.mean += apart * share
         self.squares += other.squares + np.square(apart) * self.count * share
         self.count = count
+        self.frames += other.frames
 
     @property
     def std(self) -> Image:
@@ -82,13 +85,13 @@ class Moments(msgspec.Struct):
 
     def dump(self) -> bytes:
         file = io.BytesIO()
-        np.savez(file, count=self.count, mean=self.mean, squares=self.squares)
+        np.savez(file, count=self.count, mean=self.mean, squares=self.squares, frames=self.frames)
         return file.getvalue()
 
     @classmethod
     def load(cls, data: bytes) -> Moments:
         with np.load(io.BytesIO(data)) as stored:
-            return cls(stored["count"], stored["mean"], stored["squares"])
+            return cls(stored["count"], stored["mean"], stored["squares"], int(stored["frames"]))
 
 
 def run(spark: SparkSession, config: CalibrateConfig) -> dict[str, Any]:
@@ -97,18 +100,22 @@ def run(spark: SparkSession, config: CalibrateConfig) -> dict[str, Any]:
     target = config.table("calibrated")
     if os.path.exists(target):
         raise RecordingError(f"{target} is there already: name another OUT")
-    dark = clipped_mean(_frames(spark, config, config.dark), config)
-    flat = clipped_mean(_frames(spark, config, config.flat), config) - dark if config.flat else np.ones_like(dark)
-    flat /= np.nanmedian(flat)
+    dark, used = clipped_mean(read(spark, with_recording(config, config.dark)), config)
+    flat = np.ones_like(dark)
+    if config.flat:
+        lit, lit_used = clipped_mean(read(spark, with_recording(config, config.flat)), config)
+        flat, used = (lit - dark) / median(lit - dark), used + lit_used
     bad = bad_pixels(dark, flat, config)
     for name, array in (("master_dark", dark), ("master_flat", flat), ("bad_pixels", bad)):
         np.save(config.table(f"{name}.npy"), array)
     made = write_recording(read(spark, config), target, Corrected(config.table("")), strict=config.strict)
-    return {"frames": made, "bad_pixels": int(bad.sum()), "recording": target}
+    sources = [config.recording, config.dark, *([config.flat] if config.flat else [])]
+    problems = account(spark, config, made + used, *sources)
+    return {"frames": made, "bad_pixels": int(bad.sum()), "problems": problems, "recording": target}
 
 
-def clipped_mean(frames: DataFrame, config: CalibrateConfig) -> Image:
-    """The mean of each pixel without outliers; NaN where a pixel has no value."""
+def clipped_mean(frames: DataFrame, config: CalibrateConfig) -> tuple[Image, int]:
+    """The mean of each pixel without outliers, NaN where a pixel has no value; and of how many frames."""
     found = gather(frames, None, None, config.strict)
     for _ in range(config.rounds):
         reach = config.sigma * found.std
@@ -117,7 +124,7 @@ def clipped_mean(frames: DataFrame, config: CalibrateConfig) -> Image:
         found = again
         if same:
             break
-    return np.where(found.count > 0, found.mean, np.nan)
+    return np.where(found.count > 0, found.mean, np.nan), found.frames
 
 
 def gather(frames: DataFrame, low: Image | None, high: Image | None, strict: bool) -> Moments:
@@ -150,10 +157,16 @@ def gather(frames: DataFrame, low: Image | None, high: Image | None, strict: boo
     return total
 
 
+def median(image: Image) -> float:
+    """Of the pixels that have a value; NaN if none has."""
+    known = image[np.isfinite(image)]
+    return float(np.median(known)) if known.size else math.nan
+
+
 def bad_pixels(dark: Image, flat: Image, config: CalibrateConfig) -> npt.NDArray[np.bool_]:
     """Pixels that are too bright in the dark, too dim or too bright in even light, or without a value."""
-    middle = np.nanmedian(dark)
-    spread = MAD_TO_SIGMA * np.nanmedian(np.abs(dark - middle))
+    middle = median(dark)
+    spread = MAD_TO_SIGMA * median(np.abs(dark - middle))
     wild = np.abs(dark - middle) > config.bad_sigma * spread if spread > 0 else dark != middle
     known = np.isfinite(dark) & np.isfinite(flat)
     bad: npt.NDArray[np.bool_] = ~known | wild | (flat < config.flat_low) | (flat > config.flat_high)
@@ -177,11 +190,6 @@ class Corrected:
         _check_shape(dark.shape, values.shape)
         usable = np.where(bad, 1.0, flat)
         return np.where(bad, np.nan, (values - dark) / usable).astype(np.float32)
-
-
-def _frames(spark: SparkSession, config: CalibrateConfig, recording: str) -> DataFrame:
-    plain = JobConfig(recording=recording, out=config.out, stream=config.stream, strict=config.strict)
-    return read(spark, plain)
 
 
 def _check_shape(known: tuple[int, ...], given: tuple[int, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -35,13 +36,20 @@ def measure(array: npt.NDArray[Any], bins: int, saturation: float | None = None)
     if not kept.size:
         return row
     row["minimum"], row["maximum"] = float(kept.min()), float(kept.max())
-    row["mean"], row["std"] = float(kept.mean(dtype=np.float64)), float(kept.std(dtype=np.float64))
+    row["mean"], row["std"] = mean_and_std(kept)
     limit = saturation_limit(array.dtype) if saturation is None else saturation
     row["saturated"] = 0 if limit is None else int(np.count_nonzero(kept >= limit))
     row["centroid"] = centroid(values if whole else np.where(finite, values, kept.min()))
-    row["sharpness"] = sharpness(values)
-    row["histogram"] = np.histogram(kept, bins, (low, high))[0].tolist()
+    row["sharpness"] = sharpness(values, whole=whole)
+    row["histogram"] = histogram(kept, bins, low, high).tolist()
     return row
+
+
+def mean_and_std(kept: npt.NDArray[Any]) -> tuple[float, float]:
+    mean = float(kept.mean(dtype=np.float64))
+    apart = scratch("steps", kept.shape)
+    np.subtract(kept, mean, out=apart, dtype=np.float64)
+    return mean, math.sqrt(float(np.square(apart, out=apart).mean()))
 
 
 def saturation_limit(dtype: np.dtype[Any]) -> int | None:
@@ -65,10 +73,20 @@ def histogram_range(dtype: np.dtype[Any], kept: npt.NDArray[Any], bins: int) -> 
     return low - room, high + room
 
 
+def histogram(kept: npt.NDArray[Any], bins: int, low: float, high: float) -> npt.NDArray[Any]:
+    """Elements in each of so many steps; of many elements of a small type, those with one value are counted first."""
+    if kept.dtype.kind not in "iu" or kept.dtype.itemsize * 8 > FULL_RANGE_BITS or kept.size < int(high - low):
+        return np.asarray(np.histogram(kept, bins, (low, high))[0])
+    unsigned = kept.view(f"u{kept.dtype.itemsize}")  # negative numbers come behind the others
+    counts = np.bincount(unsigned, minlength=int(high - low))
+    values = np.arange(len(counts)).astype(unsigned.dtype).view(kept.dtype)
+    return np.asarray(np.histogram(values, bins, (low, high), weights=counts)[0].astype(np.int64))
+
+
 def centroid(values: npt.NDArray[Any]) -> list[float] | None:
     """Where the light is, in elements along each axis, weighted by what is above the darkest; None if all are equal."""
-    weights = values.astype(np.float64)
-    weights -= weights.min()
+    weights = scratch("wide", values.shape)
+    np.subtract(values, float(values.min()), out=weights, dtype=np.float64)
     total = weights.sum()
     if not total > 0:
         return None
@@ -80,12 +98,30 @@ def centroid(values: npt.NDArray[Any]) -> list[float] | None:
     return found
 
 
-def sharpness(values: npt.NDArray[Any]) -> float | None:
-    """The mean square of the steps between neighbours along the last two axes; None if no element has one."""
-    wide = values.astype(np.float64)
+def sharpness(values: npt.NDArray[Any], *, whole: bool = False) -> float | None:
+    """The mean square of the steps between neighbours along the last two axes; None if no element has one. `whole` says
+    that all elements are finite."""
+    wide = scratch("wide", values.shape)
+    np.copyto(wide, values)
     total, count = 0.0, 0
     for axis in range(max(0, wide.ndim - 2), wide.ndim):
-        steps = np.diff(wide, axis=axis)
-        known = steps[np.isfinite(steps)]
-        total, count = total + float(np.square(known).sum()), count + known.size
+        if not wide.shape[axis]:
+            continue
+        before = (slice(None),) * axis
+        steps = scratch("steps", (*wide.shape[:axis], wide.shape[axis] - 1, *wide.shape[axis + 1 :]))
+        np.subtract(wide[(*before, slice(1, None))], wide[(*before, slice(None, -1))], out=steps)
+        known = steps if whole else steps[np.isfinite(steps)]
+        total, count = total + float(np.square(known, out=known).sum()), count + known.size
     return total / count if count else None
+
+
+_scratch: dict[str, npt.NDArray[np.float64]] = {}
+
+
+def scratch(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Room for a frame as floating point, the same for the next one: fresh pages cost more than the arithmetic."""
+    size = math.prod(shape)
+    room = _scratch.get(name)
+    if room is None or room.size < size:
+        room = _scratch[name] = np.empty(size, np.float64)
+    return room[:size].reshape(shape)

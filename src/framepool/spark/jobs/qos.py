@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from framepool.spark.jobs.job import JobConfig, read, write
+from framepool.spark.jobs.job import JobConfig, account, read, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ class QosConfig(JobConfig, frozen=True, kw_only=True):
 
 
 def run(spark: SparkSession, config: QosConfig) -> dict[str, Any]:
-    """Writes `OUT/qos`, and says how many windows, frames and losses it has."""
+    """Writes `OUT/qos`, and says how many windows, frames, losses and problems there are."""
     from pyspark.sql import Window
     from pyspark.sql import functions as fn
 
@@ -70,4 +70,5 @@ def run(spark: SparkSession, config: QosConfig) -> dict[str, Any]:
     write(both, config.table("qos"), "window_ns")
     made = spark.read.parquet(config.table("qos"))
     rows, frames, lost = made.agg(fn.count("*"), fn.sum("frames"), fn.sum("lost")).collect()[0]
-    return {"windows": rows, "frames": frames or 0, "lost": lost or 0, "table": config.table("qos")}
+    found = {"windows": rows, "frames": frames or 0, "lost": lost or 0}
+    return {**found, "problems": account(spark, config, found["frames"]), "table": config.table("qos")}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from framepool.spark.frames import map_frames
-from framepool.spark.jobs.job import JobConfig, read, write
+from framepool.spark.jobs.job import JobConfig, account, read, write
 from framepool.spark.jobs.measures import measure
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 KEYS: Final = ("ordinal", "stream_id", "epoch", "seq", "timestamp_ns", "recorded_ns", "dtype", "shape")
 MEASURES: Final = (
@@ -33,23 +33,14 @@ class StatsConfig(JobConfig, frozen=True, kw_only=True):
     """Elements from this value on count as saturated; without it, those with the highest value of an integer type."""
 
 
+def measured(frames: DataFrame, config: StatsConfig) -> DataFrame:
+    """One row of statistics a frame."""
+    fn = partial(measure, bins=config.bins, saturation=config.saturation)
+    return map_frames(frames, fn, MEASURES, keys=KEYS, strict=config.strict)
+
+
 def run(spark: SparkSession, config: StatsConfig) -> dict[str, Any]:
     """Writes `OUT/stats` and `OUT/problems`, and says how many rows they have."""
-    frames = read(spark, config)
-    measured = map_frames(
-        frames,
-        partial(measure, bins=config.bins, saturation=config.saturation),
-        MEASURES,
-        keys=KEYS,
-        strict=config.strict,
-    )
-    write(measured, config.table("stats"))
+    write(measured(read(spark, config), config), config.table("stats"))
     made = spark.read.parquet(config.table("stats")).count()
-    expected = read(spark, config, "none").count()
-    # Every byte is read again only where something is known to be wrong: with a missing segment, its rows are too.
-    problems = read(spark, config, table="problems") if made != expected else None
-    listed = 0
-    if problems is not None:
-        problems.write.mode("overwrite").parquet(config.table("problems"))
-        listed = spark.read.parquet(config.table("problems")).count()
-    return {"frames": made, "problems": listed, "table": config.table("stats")}
+    return {"frames": made, "problems": account(spark, config, made), "table": config.table("stats")}
