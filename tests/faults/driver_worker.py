@@ -34,7 +34,7 @@ from framepool.config import Config, load
 from framepool.errors import FrameOverwritten, NotAttached
 from framepool.shm.paths import AllowedDirectories
 from framepool.shm.region import MappedStream
-from framepool.testing.history import Journal
+from framepool.testing.journal import Journal, Seal
 from framepool.transport import channel
 from framepool.transport.aeron import Client, Filter, Publication
 from framepool.wire._generated.control_900 import FrameDescriptor
@@ -145,11 +145,13 @@ def produce(config: Config, stream_id: int, journal: Journal) -> None:
             if stream.layout.epoch != epoch:
                 epoch, seq = stream.layout.epoch, 0
             words = frame(epoch, seq)
+            journal.published(stream_id, epoch, seq, int(words[-1]))
             if order == "half":
                 die_in_the_middle(producer, descriptors, words)
             done = stop_in_the_middle(producer, words) if order == "stop" else producer.publish(words)
-            if done is not None:
-                journal.published(stream_id, epoch, seq, int(words[-1]))
+            if done is None:
+                journal.withdrawn(stream_id, epoch, seq)
+            else:
                 worker.count()
             seq += 1
             order = "" if order == "stop" else order
@@ -221,7 +223,7 @@ def whole(frame: Frame) -> npt.NDArray[Any] | None:
 
 
 def note(journal: Journal, stream_id: int, received: Frame, words: npt.NDArray[Any]) -> None:
-    sealed = (int(words[0]), int(words[1]), int(words[-1]))
+    sealed = Seal(int(words[0]), int(words[1]), int(words[-1]))
     journal.received(stream_id, received.epoch, received.seq, crc_of(words), sealed)
 
 

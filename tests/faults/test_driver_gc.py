@@ -91,8 +91,9 @@ def test_gc_removes_what_a_killed_driver_left_once_it_is_stale(base_dir: Path, p
     site = Site(processes, base_dir)
     driver = site.start_driver()
     producer = site.start_worker("producer", "produce")
-    attached(producer)
+    _, used = attached(producer)
     finish(producer)
+    site.wait_status(lambda now: now["streams"] and now["streams"][0]["epoch"] > used)  # the driver has heard of it
     there = [(STREAM, epoch) for epoch in epochs_of(site)]
     assert gc(site, "--dry-run") == gc(site) == [], "its driver lives"
     driver.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,12 +15,14 @@ import framepool as fp
 from framepool.config import Config, load
 from framepool.testing import history
 from framepool.transport.settings import KIB
+from framepool.wire._generated.control_900 import FrameDescriptor
 from tests.faults.pool_worker import WORDS, seal
 from tests.support.drivers import table, write_toml
-from tests.support.onlooker import STREAM, first_frame, wait_until
+from tests.support.onlooker import STREAM, Onlooker, first_frame, wait_until
 from tests.support.processes import Process, Processes
 
 WORKER = str(Path(__file__).parent / "pool_worker.py")
+SLEEPER = str(Path(__file__).parent / "pool_sleeper.py")
 OTHER = STREAM + 1
 TERM = 64 * KIB
 DESCRIPTOR = 96
@@ -153,6 +154,21 @@ def test_stopped_consumer_accounts_for_every_frame_of_a_producer_at_full_speed(
         assert accounted(counts) == camera.current_seq + 1 - first, counts
 
 
+@pytest.mark.clause("W-15.4-02")
+def test_reader_that_cannot_be_left_behind_does_not_hold_the_producer(config: Config, pool: fp.Pool) -> None:
+    """Tethered, and it never reads, as a program of another make might: descriptors are lost, but no frame waits."""
+    camera = pool.producer(STREAM)
+    with Onlooker(config) as onlooker:
+        stalled = onlooker.listen(config.stream_ids.descriptor)
+        wait_until(lambda: camera.has_readers)
+        for _ in range(2 * TWO_TERMS):
+            publish(camera)
+        assert camera.counts["published"] == camera.current_seq + 1 == 2 * TWO_TERMS
+        lost = camera.counts["descriptors lost"]
+        assert lost > 0, "otherwise nothing held it"
+        assert len(stalled.all(FrameDescriptor)) == 2 * TWO_TERMS - lost
+
+
 def test_sleeping_consumer_accounts_for_every_frame_it_slept_through(pool: fp.Pool) -> None:
     camera, sleeper = pool.producer(STREAM), pool.consumer(STREAM)
     first_frame(camera, sleeper)
@@ -175,32 +191,32 @@ def test_sleeping_consumer_accounts_for_every_frame_it_slept_through(pool: fp.Po
 @pytest.mark.soak
 @pytest.mark.clause("W-15.4-02")
 def test_rate_of_the_producer_does_not_depend_on_a_slow_consumer(
-    processes: Processes, path: Path, pool: fp.Pool, kind: str
+    processes: Processes, base_dir: Path, kind: str
 ) -> None:
-    """Pairs of runs with and without; the median of the ratios leaves out what else the machine does."""
-    camera = pool.producer(STREAM)
-    image = np.zeros(64, np.uint64)
+    """The best of many runs of half a second in turn: what else the machine does only ever makes one slower."""
+    values = table(base_dir, announce_period_ms=1_000)  # as it is unless somebody says otherwise
+    values["profiles"]["default"] = {"nslots": 64, "pools": [{"pool_id": 1, "stride_bytes": 64 * KIB}]}
+    path = write_toml(base_dir / "rate.toml", values)
+    image = np.zeros((256, 128), np.uint16)
+    alone, with_it = [], []
+    with fp.serve(load(path, environ={})) as pool, pool.producer(STREAM) as camera:
 
-    def rate() -> float:
-        started = time.perf_counter()
-        for _ in range(50_000):
-            camera.publish(image)
-        return 50_000 / (time.perf_counter() - started)
+        def rate() -> float:
+            started = time.perf_counter()
+            for _ in range(200_000):
+                camera.publish(image)
+            return 200_000 / (time.perf_counter() - started)
 
-    rate()
-    ratios = []
-    for number in range(15):
-        alone = rate()
-        if kind == "sleeping":
-            sleeper = pool.consumer(STREAM)
-            with_it = rate()
-            sleeper.close()
-        else:
-            worker, _ = start_consumer(processes, path, f"stopped-{number}", STREAM)
+        rate()
+        for _ in range(12):
+            alone.append(rate())
+            worker = processes.start(SLEEPER, str(path), str(STREAM))
             worker.wait_line("attached", 60)
-            worker.signal(signal.SIGSTOP)
-            with_it = rate()
+            if kind == "stopped":
+                worker.signal(signal.SIGSTOP)
+            time.sleep(1)  # until it has said its hello and settled
+            with_it.append(rate())
             worker.kill()
-        ratios.append(with_it / alone)
-    print(f"\n{kind}: rate with / rate without = {statistics.median(ratios):.3f}, of {sorted(ratios)}")
-    assert statistics.median(ratios) > 0.95
+    ratio = max(with_it) / max(alone)
+    print(f"\n{kind}: rate with / rate without = {ratio:.3f}, of {sorted(with_it)} and {sorted(alone)}")
+    assert ratio > 0.95

@@ -186,11 +186,13 @@ def test_producer_that_comes_back_is_another_epoch_of_the_same_recording(config:
         for _ in range(3):
             with Camera(pool) as camera:
                 until(lambda: STREAM in recording_.attached)
+                before = recording_.progress().frames
                 camera.start()
                 until(lambda camera=camera: len(camera.published) > 50)  # type: ignore[misc]
+                until(lambda before=before: recording_.progress().frames > before)  # type: ignore[misc]
             camera.producer.close()
-            published += camera.published
-        until(lambda: recording_.progress().frames + sum(recording_.progress().lost.values()) >= len(published))
+            published.extend(camera.published)
+            until(lambda: recording_.progress().frames + sum(recording_.progress().lost.values()) >= len(published))
     recording = Recording(tmp_path / "rec")
     assert len({frame.epoch for frame in recording}) == 3
     check_against(recording, published)

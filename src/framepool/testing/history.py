@@ -1,123 +1,52 @@
-"""What happened, told by each process for itself, and whether it may have happened: journals and their checker.
+"""Whether what the journals tell may have happened: the checker.
 
-Every process of a test appends what it does to a journal of its own, and is killed or stopped as the test likes.
-Afterwards `check` reads all journals together and names each thing that no run may show: a frame accepted torn, an
-epoch mixed with another, use of regions without a lease, a missing frame that nobody counted, two producers of one
-epoch, a lease id granted twice. The journal of a killed process ends with its last whole line.
+`check` reads all journals together and names each thing that no run may show: a frame accepted torn, of another epoch
+or another stream, or that nobody wrote; a missing frame that nobody counted; use of regions without a lease; two
+producers of one stream; a lease id granted twice; an epoch that does not rise; a file mapped from elsewhere than
+allowed; a recording that is not what was published less what it says it lost; a replay that is not what was recorded.
 
-::
-
-    journal = Journal(path, "camera")
-    journal.attached(grant.lease_id, client_id, Role.PRODUCER, stream_id, epoch)
-    journal.mapped(stream_id, epoch)
-    journal.published(stream_id, epoch, seq, crc)
-    …
-    assert check(read(paths)) == []
+What the journals do not tell of is not checked: a history without a listener at the driver has nothing to say of what
+the driver granted, one without `allowed` nothing of files.
 """
 
 from __future__ import annotations
 
-import time
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Literal, Self
+from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
+from framepool.testing.journal import Event, Journal, Seal, read
+from framepool.testing.recordings import recording_faults
+from framepool.testing.violation import Violation, frame_name
 from framepool.wire._generated.driver_901 import Role
 
-Op = Literal["attached", "lost", "mapped", "published", "received", "missed"]
+__all__ = ["Event", "Journal", "Seal", "Violation", "check", "read"]
+
+MEMBERS = frozenset({"attached", "lost", "mapped", "published", "withdrawn", "received", "missed"})
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that one process did to one stream, at `t` of the host's monotonic clock."""
+def check(events: Iterable[Event], *, grace_ns: int = 0) -> list[Violation]:
+    """Everything that may not happen; an empty list is a history without fault.
 
-    process: str
-    op: Op
-    t: int
-    stream_id: int
-    epoch: int = 0
-    seq: int = 0
-    crc: int = 0
-    """Of the payload as this process wrote or read it."""
-    sealed: tuple[int, int, int] | None = None
-    """Epoch, sequence number and crc that stand in the payload that was received."""
-    count: int = 0
-    """How many frames were missed."""
-    lease_id: int = 0
-    client_id: int = 0
-    role: Role | None = None
-
-
-class Journal:
-    """The events of one process, a line each; a line is whole before the next one begins, whatever ends the process."""
-
-    def __init__(self, path: str | Path, process: str) -> None:
-        self._process = process
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - it lives as long as the journal
-
-    def attached(self, lease_id: int, client_id: int, role: Role, stream_id: int, epoch: int) -> None:
-        """A lease was granted."""
-        self._write("attached", stream_id, epoch, lease_id=lease_id, client_id=client_id, role=role)
-
-    def lost(self, lease_id: int, stream_id: int) -> None:
-        """The end of a lease was noticed, or the lease given back."""
-        self._write("lost", stream_id, lease_id=lease_id)
-
-    def mapped(self, stream_id: int, epoch: int) -> None:
-        """Regions were mapped; whatever is counted starts anew with them."""
-        self._write("mapped", stream_id, epoch)
-
-    def published(self, stream_id: int, epoch: int, seq: int, crc: int) -> None:
-        """A frame was committed."""
-        self._write("published", stream_id, epoch, seq=seq, crc=crc)
-
-    def received(self, stream_id: int, epoch: int, seq: int, crc: int, sealed: tuple[int, int, int]) -> None:
-        """A frame was accepted."""
-        self._write("received", stream_id, epoch, seq=seq, crc=crc, sealed=sealed)
-
-    def missed(self, stream_id: int, epoch: int, count: int) -> None:
-        """So many frames were counted as missing, late or invalid."""
-        self._write("missed", stream_id, epoch, count=count)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _write(self, op: Op, stream_id: int, epoch: int = 0, **fields: object) -> None:
-        t = time.monotonic_ns()
-        event = msgspec.convert(
-            {"process": self._process, "op": op, "t": t, "stream_id": stream_id, "epoch": epoch, **fields}, Event
-        )
-        self._file.write(msgspec.json.encode(event) + b"\n")
-
-
-def read(paths: Iterable[str | Path]) -> list[Event]:
-    """The events of all journals, each journal's in its order. A last line that was cut off is no event."""
-    events = []
-    for path in paths:
-        *lines, _cut = Path(path).read_bytes().split(b"\n")
-        events += [msgspec.json.decode(line, type=Event) for line in lines]
-    return events
-
-
-def check(events: Iterable[Event]) -> list[str]:
-    """A line for everything that may not happen; an empty list is a history without fault."""
-    by_process: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    `grace_ns` is for how long a producer may go on in its epoch once another one was granted the next: what the notice
+    of it takes at the most. Without one, no frame may be committed later than another process knew of its lease.
+    """
     everything = list(events)
+    by_process: dict[tuple[str, int], list[Event]] = defaultdict(list)
     for event in everything:
-        by_process[event.process, event.stream_id].append(event)
+        if event.op in MEMBERS:
+            by_process[event.process, event.stream_id].append(event)
     found = [fault for own in by_process.values() for fault in _own_faults(own)]
-    return found + list(_lease_faults(everything)) + list(_frame_faults(everything))
+    found += _lease_faults(everything)
+    found += _producer_faults(everything, grace_ns)
+    found += _driver_faults(everything)
+    found += _frame_faults(everything)
+    found += _file_faults(everything)
+    found += recording_faults(everything)
+    return found
 
 
-def _own_faults(events: list[Event]) -> Iterator[str]:
+def _own_faults(events: Sequence[Event]) -> Iterator[Violation]:
     """What one process may not do to one stream, in its own order of events."""
     lease: Event | None = None
     mapped: Event | None = None
@@ -125,73 +54,199 @@ def _own_faults(events: list[Event]) -> Iterator[str]:
     for event in events:
         if event.op == "attached":
             if lease is not None:
-                yield f"{_who(event)} got lease {event.lease_id} while it held {lease.lease_id}"
+                yield Violation.of("two leases", event, f"got lease {event.lease_id} while it held {lease.lease_id}")
             lease = event
             continue
         if event.op == "lost":
             lease = None
             continue
         if lease is None:
-            yield f"{_who(event)} {event.op} seq {event.seq} of epoch {event.epoch} without a lease"
+            yield Violation.of("no lease", event, f"{event.op} seq {event.seq} of epoch {event.epoch} without a lease")
         if event.op == "mapped":
             if mapped is not None and event.epoch < mapped.epoch:
-                yield f"{_who(event)} mapped epoch {event.epoch} after epoch {mapped.epoch}"
+                yield Violation.of("epoch fell", event, f"mapped epoch {event.epoch} after epoch {mapped.epoch}")
             mapped, following = event, None
         elif mapped is None or mapped.epoch != event.epoch:
             there = "none" if mapped is None else mapped.epoch
-            yield f"{_who(event)} {event.op} in epoch {event.epoch}, mapped was {there}"
+            yield Violation.of("wrong epoch", event, f"{event.op} in epoch {event.epoch}, mapped was {there}")
         if event.op == "published" and lease is not None and event.epoch != lease.epoch:
-            yield f"{_who(event)} published in epoch {event.epoch} with a lease for {lease.epoch}"
+            said = f"published in epoch {event.epoch} with a lease for {lease.epoch}"
+            yield Violation.of("wrong epoch", event, said)
         if event.op == "missed" and following is not None:
             following += event.count
         if event.op == "received":
             if following is not None and event.seq != following:
-                yield f"{_who(event)} received seq {event.seq} of epoch {event.epoch}, due was {following}"
+                said = f"received seq {event.seq} of epoch {event.epoch}, due was {following}"
+                yield Violation.of("gap not accounted for", event, said)
             following = event.seq + 1
 
 
-def _lease_faults(events: list[Event]) -> Iterator[str]:
-    """A lease id is granted once (Driver 4.8), an epoch has one producer (Driver 5, 6), and whoever had an earlier
-    epoch publishes no more once a later one was granted (Driver 4.7)."""
+def _lease_faults(events: Sequence[Event]) -> Iterator[Violation]:
+    """A lease id is granted once (Driver 4.8), an epoch has one producer (Driver 5, 6)."""
     granted: dict[int, Event] = {}
     producers: dict[tuple[int, int], Event] = {}
     for event in events:
         if event.op != "attached":
             continue
-        if event.lease_id in granted:
-            yield f"lease {event.lease_id} was granted to {granted[event.lease_id].process} and to {event.process}"
-        granted[event.lease_id] = event
+        other = granted.setdefault(event.lease_id, event)
+        if other is not event:
+            said = f"lease {event.lease_id} was granted to {other.process} and to {event.process}"
+            yield Violation.of("lease id reused", event, said, other)
         if event.role is not Role.PRODUCER:
             continue
         other = producers.setdefault((event.stream_id, event.epoch), event)
         if other is not event:
-            yield f"epoch {event.epoch} of stream {event.stream_id} has producers {other.process} and {event.process}"
+            said = f"epoch {event.epoch} of stream {event.stream_id} has producers {other.process} and {event.process}"
+            yield Violation.of("two producers", event, said, other)
+
+
+def _producer_faults(events: Sequence[Event], grace_ns: int) -> Iterator[Violation]:
+    """Nobody publishes in another's epoch, and whoever had an earlier epoch publishes no more once a later one was
+    granted (Driver 4.7)."""
+    holders: dict[tuple[int, int], Event] = {}
+    later: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for event in events:
-        if event.op != "published":
+        if event.op == "attached" and event.role is Role.PRODUCER:
+            holders.setdefault((event.stream_id, event.epoch), event)
+            later[event.stream_id].append((event.t, event.epoch))
+    ends = {stream_id: _Ends(grants) for stream_id, grants in later.items()}
+    since: dict[tuple[str, int, int], int] = {}
+    withdrawn = {
+        (event.process, event.stream_id, event.epoch, event.seq) for event in events if event.op == "withdrawn"
+    }
+    for event in events:
+        if event.op != "published" or (event.process, event.stream_id, event.epoch, event.seq) in withdrawn:
             continue
-        holder = producers.get((event.stream_id, event.epoch))
+        holder = holders.get((event.stream_id, event.epoch))
         if holder is not None and holder.process != event.process:
-            yield f"{_who(event)} published in epoch {event.epoch}, which is {holder.process}'s"
-        for (stream_id, epoch), later in producers.items():
-            if stream_id == event.stream_id and epoch > event.epoch and later.t < event.t:
-                yield f"{_who(event)} published in epoch {event.epoch} when {later.process} had epoch {epoch}"
-
-
-def _frame_faults(events: list[Event]) -> Iterator[str]:
-    """What was accepted is whole, is the frame that it claims to be, and is what its producer wrote."""
-    written = {(event.stream_id, event.epoch, event.seq): event.crc for event in events if event.op == "published"}
-    for event in events:
-        if event.op != "received":
+            said = f"published in epoch {event.epoch}, which is {holder.process}'s"
+            yield Violation.of("two producers", event, said, holder)
+        newest = ends[event.stream_id].newest(event.t) if event.stream_id in ends else None
+        if newest is None or newest <= event.epoch:
             continue
-        frame = f"{_who(event)} seq {event.seq} of epoch {event.epoch}"
-        if event.sealed is not None and event.sealed[2] != event.crc:
-            yield f"{frame}: torn, the payload's crc is {event.crc:08x}, sealed was {event.sealed[2]:08x}"
-        if event.sealed is not None and event.sealed[:2] != (event.epoch, event.seq):
-            yield f"{frame}: holds the payload of seq {event.sealed[1]} of epoch {event.sealed[0]}"
-        crc = written.get((event.stream_id, event.epoch, event.seq))
-        if crc is not None and crc != event.crc:
-            yield f"{frame}: crc {event.crc:08x}, but {crc:08x} was published"
+        first = since.setdefault((event.process, event.stream_id, event.epoch), event.t)
+        if event.t - first >= grace_ns:
+            other = holders[event.stream_id, newest]
+            said = f"published in epoch {event.epoch} when {other.process} had epoch {newest}"
+            yield Violation.of("two producers", event, said, other)
 
 
-def _who(event: Event) -> str:
-    return f"{event.process}, stream {event.stream_id}:"
+class _Ends:
+    """The highest epoch that was granted until some time."""
+
+    def __init__(self, grants: list[tuple[int, int]]) -> None:
+        grants.sort()
+        self._times = [t for t, _ in grants]
+        self._highest: list[int] = []
+        for _, epoch in grants:
+            self._highest.append(max(epoch, self._highest[-1]) if self._highest else epoch)
+
+    def newest(self, t: int) -> int | None:
+        at = bisect_right(self._times, t - 1)
+        return self._highest[at - 1] if at else None
+
+
+def _driver_faults(events: Sequence[Event]) -> Iterator[Violation]:
+    """What the driver was heard to say, in its order: one producer of a stream at a time, whose lease ends before the
+    next one is granted; no lease id twice; epochs that only rise, over restarts too (Driver 4.8 to 4.10, 5, 6)."""
+    granted: dict[tuple[str, int], Event] = {}
+    announced: dict[tuple[str, int], int] = {}
+    attached: dict[tuple[str, int], int] = {}
+    """Each rises for itself: answers and announces come on two streams, of which neither waits for the other."""
+    producer: dict[tuple[str, int], Event] = {}
+    for event in events:
+        stream = (event.process, event.stream_id)
+        if event.op in {"deaf", "shutdown"}:
+            producer = {key: lease for key, lease in producer.items() if key[0] != event.process}
+            if event.op == "deaf":  # announces of before may be heard again
+                announced = {key: epoch for key, epoch in announced.items() if key[0] != event.process}
+        elif event.op == "ended":
+            if stream in producer and producer[stream].lease_id == event.lease_id:
+                del producer[stream]
+        elif event.op == "announced":
+            yield from _rises(event, announced, stream, strictly=False)
+        elif event.op == "granted":
+            other = granted.setdefault((event.process, event.lease_id), event)
+            if other is not event:
+                said = f"lease {event.lease_id} was granted to {other.client_id} and to {event.client_id}"
+                yield Violation.of("lease id reused", event, said, other)
+            if event.role is Role.PRODUCER:
+                yield from _rises(event, attached, stream, strictly=True)
+                if stream in producer:
+                    before = producer[stream]
+                    said = (
+                        f"granted to {event.client_id} while lease {before.lease_id} of {before.client_id} had no end"
+                    )
+                    yield Violation.of("two producers", event, said, before)
+                producer[stream] = event
+
+
+def _rises(
+    event: Event, highest: dict[tuple[str, int], int], stream: tuple[str, int], *, strictly: bool
+) -> Iterator[Violation]:
+    before = highest.get(stream, -1)
+    if event.epoch < before or (strictly and event.epoch == before):
+        yield Violation.of("epoch fell", event, f"{event.op} epoch {event.epoch} after epoch {before}")
+    highest[stream] = max(before, event.epoch)
+
+
+def _frame_faults(events: Sequence[Event]) -> Iterator[Violation]:
+    """What was accepted is whole, is the frame that it claims to be, and is what its producer wrote."""
+    written = {(event.stream_id, event.epoch, event.seq): event for event in events if event.op == "published"}
+    told = {stream_id for stream_id, _, _ in written}
+    sources = {event.stream_id: event.source for event in events if event.op == "bridged"}
+    origin: dict[tuple[str, int, int], Event] = {}
+    for event in events:
+        if event.op not in {"received", "recorded"}:
+            continue
+        sealed, source = event.sealed, sources.get(event.stream_id)
+        name = f"seq {event.seq} of epoch {event.epoch}"
+        if sealed is not None:
+            yield from _seal_faults(event, sealed, source)
+        if source is None:
+            key = (event.stream_id, event.epoch, event.seq)
+        elif sealed is None:
+            continue
+        else:
+            key = (source, sealed.epoch, event.seq)
+            first = origin.setdefault((event.process, event.stream_id, event.epoch), event)
+            if first.sealed is not None and first.sealed.epoch != sealed.epoch:
+                said = f"{name}: of epoch {sealed.epoch} of its source, others of {first.sealed.epoch}"
+                yield Violation.of("wrong epoch", event, said, first)
+        original = written.get(key)
+        if original is None and key[0] in told:
+            yield Violation.of("nobody wrote it", event, f"{event.op} {name}: {frame_name(key)} was never published")
+        elif original is not None and original.crc != event.crc:
+            said = f"{event.op} {name}: crc {event.crc:08x}, but {original.crc:08x} was published"
+            yield Violation.of("torn", event, said, original)
+
+
+def _seal_faults(event: Event, sealed: Seal, source: int | None) -> Iterator[Violation]:
+    """What the payload says of itself against what it was accepted as."""
+    name = f"{event.op} seq {event.seq} of epoch {event.epoch}"
+    if sealed.crc != event.crc:
+        said = f"{name}: torn, the payload's crc is {event.crc:08x}, sealed was {sealed.crc:08x}"
+        yield Violation.of("torn", event, said)
+    if sealed.seq != event.seq or (source is None and sealed.epoch != event.epoch):
+        said = f"{name}: holds the payload of seq {sealed.seq} of epoch {sealed.epoch}"
+        yield Violation.of("wrong epoch" if sealed.seq == event.seq else "wrong frame", event, said)
+    if sealed.stream_id and sealed.stream_id != (source or event.stream_id):
+        yield Violation.of("wrong stream", event, f"{name}: holds a payload of stream {sealed.stream_id}")
+
+
+def _file_faults(events: Sequence[Event]) -> Iterator[Violation]:
+    """Only files below the allowed directories are mapped (Wire 15.21a)."""
+    allowed = tuple(event.path.rstrip("/") + "/" for event in events if event.op == "allowed")
+    if not allowed:
+        return
+    for event in events:
+        if event.op == "file" and not event.path.startswith(allowed):
+            yield Violation.of("mapped elsewhere", event, f"mapped {event.path}")
+
+
+def summary(events: Iterable[Event]) -> dict[str, int]:
+    """How much of each a history has."""
+    counts: dict[str, int] = defaultdict(int)
+    for event in events:
+        counts[event.op] += 1
+    return dict(sorted(counts.items()))

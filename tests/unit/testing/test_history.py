@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from framepool.testing.history import Event, Journal, check, read
+from framepool.testing.history import Event, Journal, Seal, check, read
 from framepool.wire._generated.driver_901 import Role
 
 STREAM = 7
@@ -28,7 +28,14 @@ def published(process: str, t: int, epoch: int, seq: int) -> Event:
 def received(process: str, t: int, epoch: int, seq: int) -> Event:
     crc = 10 * epoch + seq
     return Event(
-        process=process, op="received", t=t, stream_id=STREAM, epoch=epoch, seq=seq, crc=crc, sealed=(epoch, seq, crc)
+        process=process,
+        op="received",
+        t=t,
+        stream_id=STREAM,
+        epoch=epoch,
+        seq=seq,
+        crc=crc,
+        sealed=Seal(epoch, seq, crc),
     )
 
 
@@ -85,10 +92,10 @@ def after(name: str, *more: Event) -> list[Event]:
             changed("saw frame 0", crc=99), "torn, the payload's crc is 00000063, sealed was 0000000a", id="torn"
         ),
         pytest.param(
-            changed("saw frame 0", sealed=(1, 4, 10)), "holds the payload of seq 4 of epoch 1", id="other frame"
+            changed("saw frame 0", sealed=Seal(1, 4, 10)), "holds the payload of seq 4 of epoch 1", id="other frame"
         ),
         pytest.param(
-            changed("saw frame 0", sealed=(0, 0, 10)), "holds the payload of seq 0 of epoch 0", id="other epoch"
+            changed("saw frame 0", sealed=Seal(0, 0, 10)), "holds the payload of seq 0 of epoch 0", id="other epoch"
         ),
         pytest.param(changed("frame 0", crc=99), "crc 0000000a, but 00000063 was published", id="not as written"),
         pytest.param(without("missed frame 1"), "received seq 2 of epoch 1, due was 1", id="uncounted gap"),
@@ -123,7 +130,7 @@ def after(name: str, *more: Event) -> list[Event]:
     ],
 )
 def test_each_fault_is_named(events: list[Event], fault: str) -> None:
-    assert any(fault in line for line in check(events)), check(events)
+    assert any(fault in violation.text for violation in check(events)), check(events)
 
 
 def test_a_journal_is_read_back_and_a_line_cut_by_a_kill_is_left_out(tmp_path: Path) -> None:
@@ -132,14 +139,14 @@ def test_a_journal_is_read_back_and_a_line_cut_by_a_kill_is_left_out(tmp_path: P
         journal.attached(100, 5, Role.PRODUCER, STREAM, 1)
         journal.mapped(STREAM, 1)
         journal.published(STREAM, 1, 0, 10)
-        journal.received(STREAM, 1, 0, 10, (1, 0, 10))
+        journal.received(STREAM, 1, 0, 10, Seal(1, 0, 10))
         journal.missed(STREAM, 1, 3)
         journal.lost(100, STREAM)
     whole = read([path])
     assert [event.op for event in whole] == ["attached", "mapped", "published", "received", "missed", "lost"]
     assert whole[0].client_id == 5
     assert whole[0].role is Role.PRODUCER
-    assert whole[3].sealed == (1, 0, 10)
+    assert whole[3].sealed == Seal(1, 0, 10)
     assert whole[4].count == 3
     assert sorted(event.t for event in whole) == [event.t for event in whole]
     path.write_bytes(path.read_bytes()[:-4])
