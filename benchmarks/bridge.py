@@ -3,15 +3,20 @@
 Either way one thread does the work of both ends beside the media driver's own: it offers messages and polls them, or it
 forwards frames of 2 MiB, from the descriptor of the one ring to that of the other. The producer's own work is left out:
 its frames are committed as they lie. Rounds take turns. The figure is nanoseconds for a MiB of payload, so 1 / ratio is
-the share of plain Aeron's throughput that the bridge reaches; 80 % is promised.
+the share of plain Aeron's throughput that the bridge reaches; 80 % is promised. Where zenoh is installed, the same
+frames go over its TCP in the same rounds, between two sessions with as many threads as it likes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import mmap
 import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
 
 from benchmarks.row import Row
 from framepool._native.frames import FrameReader, FrameWriter
@@ -19,6 +24,7 @@ from framepool._native.seqlock import Layout, RingReader, RingWriter
 from framepool.bridge.chunks import CHUNK_OVERHEAD, ChunkSizing
 from framepool.bridge.receiver import Assembler, ChunkReceiver, StreamTarget
 from framepool.bridge.sender import ChunkSender
+from framepool.bridge.window import listen
 from framepool.shm.pool import Pool
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import AnyPublication, Client, Subscription
@@ -35,6 +41,7 @@ FRAMES = 8
 ROUNDS = 60
 STREAM, EPOCH = 10_000, 1
 BASELINE = "plain messages of 8 KiB"
+ZENOH, ZENOH_TCP = "tcp/127.0.0.1:40457", "zenoh over TCP"
 LIMIT = 1 / 0.8
 
 
@@ -109,24 +116,54 @@ def plain(publication: AnyPublication, subscription: Subscription) -> None:
         received += len(subscription.poll(64))
 
 
-def measure(client: Client) -> dict[str, float]:
+@contextlib.contextmanager
+def zenoh_tcp() -> Iterator[Callable[[], None]]:
+    """What sends as many frames over zenoh and waits until they have arrived."""
+    import zenoh
+
+    def session(key: str) -> zenoh.Session:
+        config = zenoh.Config()
+        config.insert_json5("scouting/multicast/enabled", "false")
+        config.insert_json5(f"{key}/endpoints", f'["{ZENOH}"]')
+        return zenoh.open(config)
+
+    frame = bytes(FRAME)
+    arrived = threading.Semaphore(0)
+    with session("listen") as there, session("connect") as here:
+        heard = there.declare_subscriber("frames", lambda sample: arrived.release())
+        publisher = here.declare_publisher("frames", congestion_control=zenoh.CongestionControl.BLOCK)
+        while not publisher.matching_status.matching:
+            time.sleep(0.01)
+
+        def send() -> None:
+            for _ in range(FRAMES):
+                publisher.put(frame)
+            for _ in range(FRAMES):
+                assert arrived.acquire(timeout=60)
+
+        yield send
+        heard.undeclare()
+
+
+def measure(client: Client, zenoh: Callable[[], None] | None) -> dict[str, float]:
     """Nanoseconds per MiB of payload, medians over the rounds."""
     publication = client.add_exclusive_publication(UDP, 3000)
-    subscription = client.add_subscription(UDP, 3000)
+    subscription = listen(client, UDP, 3000)
     while not publication.is_connected:
         time.sleep(0.001)
     bridges = {
         "frames": Bridge(client, publication, subscription, crc32c=False),
         "frames with checksums": Bridge(client, publication, subscription, crc32c=True),
     }
+    turns: dict[str, Callable[[], None]] = {name: bridge.run for name, bridge in bridges.items()}
+    turns[BASELINE] = lambda: plain(publication, subscription)
+    if zenoh is not None:
+        turns[ZENOH_TCP] = zenoh
     times: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
-        for name in (BASELINE, *bridges):
+        for name, turn in turns.items():
             started = time.perf_counter_ns()
-            if name in bridges:
-                bridges[name].run()
-            else:
-                plain(publication, subscription)
+            turn()
             times.setdefault(name, []).append((time.perf_counter_ns() - started) * MIB / (FRAME * FRAMES))
     for bridge in bridges.values():
         told = ROUNDS * FRAMES * FRAME
@@ -137,11 +174,17 @@ def measure(client: Client) -> dict[str, float]:
 def run() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="framepool-bench-", dir="/dev/shm") as root:
         settings = AeronSettings(directory=f"{root}/aeron")
-        with MediaDriver(settings), Client.connect(settings, name="bench") as client:
-            times = measure(client)
-    baseline = times.pop(BASELINE)
+        with contextlib.ExitStack() as open_:
+            open_.enter_context(MediaDriver(settings))
+            client = open_.enter_context(Client.connect(settings, name="bench"))
+            peer = open_.enter_context(zenoh_tcp()) if importlib.util.find_spec("zenoh") else None
+            times = measure(client, peer)
+    baseline, zenoh = times.pop(BASELINE), times.pop(ZENOH_TCP, None)
     limits = {"frames": LIMIT}
-    return [
+    rows = [
         Row(f"bridge: {name}, a MiB", value, f"{BASELINE}, a MiB", baseline, limits.get(name))
         for name, value in times.items()
     ]
+    if zenoh is not None:
+        rows += [Row(f"bridge: {name}, a MiB", value, f"{ZENOH_TCP}, a MiB", zenoh) for name, value in times.items()]
+    return rows

@@ -1,4 +1,10 @@
-"""The machine's own one-way latency, from one process to another without Python: `python -m framepool.bench.ground`."""
+"""The machine's own limits, without Python: `python -m framepool.bench.ground`.
+
+`spin DIR` is a word that one process writes and another sees, `aeron DIR NBYTES` a message over Aeron IPC, written and
+read in place; `memcpy DIR NBYTES PLACES INTERVAL_NS` is a copy into one place of shared memory after the other, at that
+pace, while another process looks for what comes, in Python, as a reader would: on many machines that makes the copy
+slower.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings
 
 COUNT, INTERVAL_NS, TIMEOUT_NS = 2_000, 50_000, 5_000_000_000
-CHANNEL, STREAM = "aeron:ipc?term-length=1m", 10
+CHANNEL, STREAM = "aeron:ipc?term-length=1m|mtu=16k", 10
 
 
 def spin(directory: str) -> npt.NDArray[np.int64]:
@@ -41,13 +47,13 @@ def _spin_other(path: str) -> None:
     limits.spin_send(word, COUNT, INTERVAL_NS)
 
 
-def aeron(directory: str) -> npt.NDArray[np.int64]:
-    """A message of 40 bytes over Aeron IPC."""
+def aeron(directory: str, nbytes: int) -> npt.NDArray[np.int64]:
+    """A message over Aeron IPC, in one piece."""
     settings = AeronSettings(directory=f"{directory}/aeron")
     with MediaDriver(settings), Client.connect(settings) as client:
         subscription = client.add_subscription(CHANNEL, STREAM)
-        drain = subscription.drain(max_message=64)
-        other = multiprocessing.get_context("spawn").Process(target=_aeron_other, args=(settings,))
+        drain = subscription.drain(max_message=nbytes)
+        other = multiprocessing.get_context("spawn").Process(target=_aeron_other, args=(settings, nbytes))
         other.start()
         out = np.zeros(COUNT, np.int64)
         seen = limits.aeron_receive(drain, out, TIMEOUT_NS)
@@ -55,14 +61,46 @@ def aeron(directory: str) -> npt.NDArray[np.int64]:
         return out[:seen]
 
 
-def _aeron_other(settings: AeronSettings) -> None:
+def _aeron_other(settings: AeronSettings, nbytes: int) -> None:
     with Client.connect(settings) as client:
-        publication = client.add_publication(CHANNEL, STREAM)
+        publication = client.add_exclusive_publication(CHANNEL, STREAM)
         while not publication.is_connected:
             pass
-        limits.aeron_send(publication, COUNT, INTERVAL_NS)
+        limits.aeron_send(publication, nbytes, COUNT, INTERVAL_NS)
+
+
+def memcpy(directory: str, nbytes: int, places: int, interval_ns: int) -> npt.NDArray[np.int64]:
+    """Copies in another process, while this one looks."""
+    path = f"{directory}/word"
+    np.zeros(1, np.int64).tofile(path)
+    word = np.memmap(path, np.int64, "r", shape=(1,))
+    out = np.lib.format.open_memmap(f"{directory}/out", "w+", np.int64, (_count(nbytes, places, interval_ns),))
+    other = multiprocessing.get_context("spawn").Process(
+        target=_memcpy_other, args=(directory, nbytes, places, interval_ns)
+    )
+    other.start()
+    while not word.item(0) and other.exitcode is None:
+        for _ in range(1_000):
+            word.item(0)
+    other.join()
+    return np.array(out)
+
+
+def _memcpy_other(directory: str, nbytes: int, places: int, interval_ns: int) -> None:
+    target = np.memmap(f"{directory}/places", np.uint8, "w+", shape=(places * nbytes,))
+    out = np.load(f"{directory}/out", mmap_mode="r+")
+    target[:] = 1  # so that every page is there
+    limits.copies(target, np.ones(nbytes, np.uint8), out, interval_ns)
+    np.memmap(f"{directory}/word", np.int64, "r+", shape=(1,))[0] = 1
+
+
+def _count(nbytes: int, places: int, interval_ns: int) -> int:
+    """Half a second of them, or a GiB."""
+    wanted = 500_000_000 // interval_ns if interval_ns else 2**30 // nbytes
+    return max(places, min(COUNT, wanted))
 
 
 if __name__ == "__main__":
-    ages = {"spin": spin, "aeron": aeron}[sys.argv[1]](sys.argv[2])
+    what, where, *numbers = sys.argv[1:]
+    ages = {"spin": spin, "aeron": aeron, "memcpy": memcpy}[what](where, *map(int, numbers))  # type: ignore[operator]
     print(np.median(ages[len(ages) // 10 :]) / 1e3)

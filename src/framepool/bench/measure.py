@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framepool.bench.peer import Image, Place, Receiver, Sender, peer
+from framepool.transport.settings import MIB
 
 Kind = Literal["latency", "rate"]
 Way = Literal["copy", "in place"]
@@ -36,6 +37,8 @@ READY, SEEN, COUNTED, GONE = 16, 64, 112, 160
 WORDS = 256
 PATIENCE = 30.0
 PAGE = 4096
+LOOKS = 100
+"""For frames, until a receiver looks whether it is to stop: that look is slow."""
 
 
 class Word(enum.IntEnum):
@@ -71,6 +74,12 @@ class Cell(msgspec.Struct, frozen=True):
     """Of a rate."""
 
     @property
+    def slots(self) -> int:
+        """Of a ring that stays in the cache: a few for who waits for each frame, more for who must not be lapped."""
+        ring, least, most = (MIB, 2, 64) if self.kind == "latency" else (4 * MIB, 4, 4096)
+        return min(most, max(least, ring // self.nbytes))
+
+    @property
     def title(self) -> str:
         size = f"{self.nbytes // 2**20} MiB" if self.nbytes >= 2**20 else f"{self.nbytes // 2**10} KiB"
         readers = "" if self.receivers == 1 else f", {self.receivers} consumers"
@@ -95,19 +104,28 @@ class Failed(Exception):
 def measure(name: str, cell: Cell) -> dict[str, Any]:
     """Latencies in ns of each receiver, or frames published and delivered a second."""
     with tempfile.TemporaryDirectory(prefix="fpb-", dir=_shared()) as directory:
-        place = Place(directory, f"framepool_bench_{Path(directory).name}", cell.nbytes, cell.receivers)
+        place = Place(directory, f"framepool_bench_{Path(directory).name}", cell.nbytes, cell.receivers, cell.slots)
         words = _words(place)
         parts = [("site", 0), ("sender", 0), *(("receiver", index) for index in range(cell.receivers))]
         with contextlib.ExitStack() as running:
-            running.callback(words.__setitem__, Word.STOP, 1)
-            processes = []
-            for number, (part, index) in enumerate(parts):
-                task = Task(name, part, index, place, cell)  # type: ignore[arg-type]
-                processes.append(running.enter_context(_process(task)))
-                _wait_for(lambda number=number: words[READY + number] == 1, processes, f"{part} {index} to be ready")
-            _wait_for(lambda: words[Word.PHASE] == Phase.OVER, processes, "the measurement to end", cell.seconds + 60)
-            _wait_for(lambda: all(words[GONE : GONE + cell.receivers]), processes, "the receivers to end")
-            return _result(place, cell, words)
+            processes: list[subprocess.Popen[bytes]] = []
+            try:
+                for number, (part, index) in enumerate(parts):
+                    task = Task(name, part, index, place, cell)  # type: ignore[arg-type]
+                    processes.append(running.enter_context(_process(task)))
+                    if part == "site":
+                        running.callback(words.__setitem__, Word.STOP, 1)  # once the others are gone
+                    _wait_for(
+                        lambda number=number: words[READY + number] == 1, processes, f"{part} {index} to be ready"
+                    )
+                _wait_for(
+                    lambda: words[Word.PHASE] == Phase.OVER, processes, "the measurement to end", cell.seconds + 60
+                )
+                _wait_for(lambda: all(words[GONE : GONE + cell.receivers]), processes, "the receivers to end")
+                return _result(place, cell, words)
+            except BaseException:
+                words[Word.STOP] = 1
+                raise
 
 
 def main(task: Task) -> None:
@@ -131,7 +149,7 @@ def main(task: Task) -> None:
 
 
 def _send(sender: Sender, cell: Cell, words: npt.NDArray[np.int64]) -> None:
-    image = np.zeros(cell.nbytes, np.uint8)
+    image = np.ones(cell.nbytes // 8, np.uint64)  # zeros would be one page of the kernel's, in the nearest cache
     _until_everybody(sender, image, HELLO, words, SEEN, cell)
     time.sleep(0.1)
     words[Word.PHASE] = Phase.MEASURING
@@ -147,21 +165,21 @@ def _until_everybody(
     """Says the same until all receivers have heard it."""
     until = time.monotonic() + PATIENCE
     while not all(words[flags : flags + cell.receivers]) and not words[Word.STOP] and time.monotonic() < until:
-        image.view(np.uint64)[0] = stamp
+        image[0] = stamp
         sender.publish(image)
         time.sleep(0.002)
 
 
 def _send_paced(sender: Sender, image: Image, cell: Cell, words: npt.NDArray[np.int64]) -> None:
     now, interval = time.perf_counter_ns, cell.interval_us * 1_000
-    stamps, publish = image.view(np.uint64), sender.publish
+    publish = sender.publish
     due = now()
     for _ in range(cell.count):
         due += interval
         while now() < due:
             pass
         if cell.way == "copy":
-            stamps[0] = now()
+            image[0] = now()
             publish(image)
         else:
             sender.fill(now())
@@ -170,7 +188,7 @@ def _send_paced(sender: Sender, image: Image, cell: Cell, words: npt.NDArray[np.
 
 def _send_at_full_speed(sender: Sender, image: Image, cell: Cell, words: npt.NDArray[np.int64]) -> None:
     now = time.perf_counter_ns
-    image.view(np.uint64)[0] = FIRST_STAMP
+    image[0] = FIRST_STAMP
     publish, fill = sender.publish, sender.fill
     start = now()
     until = start + int(cell.seconds * 1e9)
@@ -191,32 +209,35 @@ def _receive(receiver: Receiver, task: Task, words: npt.NDArray[np.int64]) -> No
     ages = np.lib.format.open_memmap(_ages(task.place, index), mode="w+", dtype=np.int64, shape=(max(1, cell.count),))
     now, poll, measured = time.perf_counter_ns, receiver.poll, cell.kind == "latency"
     touch = _touch(cell)
-    stamp_of = np.ndarray.item
+    first = np.ndarray.item
     seen = 0
-    while not words[Word.STOP]:
-        for image in poll():
-            came = now()
-            stamp = stamp_of(image[:8].view(np.uint64))
-            if stamp >= FIRST_STAMP:
-                if measured:
-                    if seen < cell.count:
-                        ages[seen] = came - stamp
-                else:
-                    touch(image)
-                seen += 1
-            elif stamp == HELLO:
-                words[SEEN + index] = 1
-            else:
-                words[COUNTED + index] = seen
-                words[GONE + index] = 1
-                return
+
+    def see(image: Image) -> None:
+        nonlocal seen
+        came = now()
+        stamp = first(image, 0)
+        if stamp >= FIRST_STAMP:
+            if not measured:
+                touch(image)
+            elif seen < cell.count:
+                ages[seen] = came - stamp
+            seen += 1
+        elif stamp == HELLO:
+            words[SEEN + index] = 1
+        elif not words[GONE + index]:
+            words[COUNTED + index] = seen
+            words[GONE + index] = 1
+
+    while not words[Word.STOP] and not words[GONE + index]:
+        for _ in range(LOOKS):
+            poll(see)
 
 
 def _touch(cell: Cell) -> Any:
     if cell.touch == "sum":
-        return lambda image: image.view(np.uint64).sum()
+        return np.ndarray.sum
     if cell.touch == "page" and cell.nbytes > PAGE:
-        return lambda image: image[::PAGE].sum()
+        return lambda image: image[:: PAGE // 8].sum()
     return lambda image: image.item(0)
 
 

@@ -6,14 +6,16 @@ import contextlib
 import importlib
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-Image = npt.NDArray[np.uint8]
+Image = npt.NDArray[np.uint64]
+"""A frame: words, so that nobody has to look at bytes as a number."""
+See = Callable[[Image], None]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class Place(msgspec.Struct, frozen=True):
     """Of a frame."""
     receivers: int
     """How many receive it."""
+    slots: int
+    """Frames that a receiver may be behind, where the transport keeps them in a ring."""
 
 
 class Sender(ABC):
@@ -50,8 +54,9 @@ class Receiver(ABC):
     """Receives them."""
 
     @abstractmethod
-    def poll(self) -> Iterator[Image]:
-        """The frames that are there, each usable until the next is asked for; never waits."""
+    def poll(self, see: See) -> None:
+        """Shows the frames that are there, each until `see` comes back. It looks and does not wait, unless the
+        transport has threads of its own, which need the core: then it may wait for them."""
 
 
 class Peer(ABC):
@@ -62,6 +67,9 @@ class Peer(ABC):
     """What has to be importable."""
     package: ClassVar[str]
     """What to install."""
+    bytes_per_us: ClassVar[int] = 6_000
+    """What the frames of a latency come to at the most where they are copied: a small part of what the machine can
+    copy. Less for who copies them always and cannot keep up with that: else its queue would be measured."""
 
     def missing(self) -> str | None:
         """Why it cannot be measured here; None if it can."""

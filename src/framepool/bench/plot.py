@@ -51,7 +51,7 @@ def _legend(colours: dict[str, str]) -> list[str]:
 def _group(title: str, rows: Sequence[Result], colours: dict[str, str], top: int) -> list[str]:
     figures = [line.median for row in rows for line in row.lines if line.median]
     if rows[0].cell.kind == "latency":
-        figures += [row.limits["memcpy"] for row in rows]
+        figures += [row.limits["memcpy"] for row in rows if "memcpy" in row.limits]
     low, high = (math.floor(math.log10(min(figures))), math.ceil(math.log10(max(figures)))) if figures else (0, 1)
     span = max(1, high - low)
 
@@ -69,7 +69,7 @@ def _group(title: str, rows: Sequence[Result], colours: dict[str, str], top: int
         mark = " (noisy)" if row.noisy else ""
         parts.append(f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{html.escape(row.title + mark)}</text>')
         parts.append(f'<path d="M{LEFT} {y} H{WIDTH - RIGHT}" stroke="#f1f1f1"/>')
-        if row.cell.kind == "latency":
+        if row.cell.kind == "latency" and "memcpy" in row.limits:
             parts.append(f'<path d="M{across(row.limits["memcpy"]):.1f} {y - 9} v18" stroke="#222" stroke-width="2"/>')
         for line in reversed(row.lines):
             if line.median:

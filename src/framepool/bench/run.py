@@ -7,7 +7,6 @@ agree is repeated, and marked as noisy if they still do not.
 
 from __future__ import annotations
 
-import mmap
 import statistics
 import subprocess
 import sys
@@ -19,16 +18,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from framepool._native import limits
 from framepool.bench.measure import Cell, Failed, measure
-from framepool.bench.peer import PEERS, peer
+from framepool.bench.peer import PEERS, Peer, peer
+from framepool.transport.settings import KIB, MIB
 
-KIB, MIB = 2**10, 2**20
 SIZES: Final = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 8 * MIB)
 OWN: Final = "framepool"
 NOISY: Final = 0.5
 """A cell is noisy when half of its rounds lie further from the median than this share of it."""
-SPIN_COUNT, SPIN_INTERVAL_NS = 2_000, 50_000
+PACE_US: Final = 50
+"""Between the frames of a latency, at the least."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +69,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     lines: list[Line]
     limits: dict[str, float]
-    """The machine's own, in µs, medians over the rounds: `memcpy`, `spin in C`, `Aeron in C`."""
+    """The machine's own, in µs, medians over the rounds: `memcpy`, `spin in C`, `Aeron in C` with the frame's bytes and
+    with those of a descriptor."""
+    limit_ratios: dict[str, float]
+    """framepool's figure to each of them, the median of the rounds; of a rate to that of such copies."""
     noisy: bool
 
 
@@ -80,10 +82,10 @@ def cells(quick: bool) -> list[Cell]:
     count = 500 if quick else 2_000
     found = []
     for size in sizes:
-        pace = 200 if size < MIB else 1_000 if size < 8 * MIB else 4_000
+        pace = max(PACE_US, size // Peer.bytes_per_us)
         frames = count if size < 8 * MIB else count // 4
         found.append(Cell("latency", size, count=frames, interval_us=pace))
-        found.append(Cell("latency", size, way="in place", count=frames, interval_us=pace))
+        found.append(Cell("latency", size, way="in place", count=count, interval_us=PACE_US))
     for size in sizes:
         found.append(Cell("rate", size, touch="page", seconds=0.5 if quick else 1.0))
         if not quick:
@@ -102,15 +104,15 @@ def run(
     results = []
     for cell in wanted:
         samples: dict[str, list[Sample]] = {name: [] for name in names}
-        ground: list[dict[str, float]] = []
+        machines: list[dict[str, float]] = []
         done = 0
         while done < rounds or (done < 2 * rounds and _is_noisy(samples[names[0]])):
             done += 1
-            ground.append(machine(cell))
+            machines.append(machine(cell))
             for name in names:
                 progress(f"{cell.title}: round {done}, {peer(name).name}")
                 samples[name].append(sample(name, cell))
-        results.append(_result(cell, names, samples, ground))
+        results.append(_result(cell, names, samples, machines))
     return results
 
 
@@ -125,6 +127,8 @@ def available(names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 def sample(name: str, cell: Cell) -> Sample:
     """One peer, once."""
+    if cell.kind == "latency" and (most := peer(name).bytes_per_us) < Peer.bytes_per_us:
+        cell = msgspec.structs.replace(cell, interval_us=max(cell.interval_us, cell.nbytes // most))
     try:
         found = measure(name, cell)
     except Failed as error:
@@ -151,32 +155,27 @@ def sample(name: str, cell: Cell) -> Sample:
 
 
 def machine(cell: Cell) -> dict[str, float]:
-    """The machine's own limits for a cell, in µs: measured in C right now."""
-    found = {"memcpy": memcpy_us(cell.nbytes)}
+    """The machine's own limits for a cell, in µs: measured in C right now. `memcpy` is a copy into as many places as
+    the ring has slots, at the pace of the cell."""
+    found = {}
+    if cell.way == "copy":
+        found["memcpy"] = memcpy_us(cell.nbytes, cell.slots, cell.interval_us if cell.kind == "latency" else 0)
     if cell.kind == "latency" and cell.nbytes == SIZES[0]:
-        found["spin in C"] = _one_way("spin")
-        found["Aeron in C"] = _one_way("aeron")
+        found["spin in C"] = _ground("spin")
+        found["Aeron in C"] = _ground("aeron", cell.nbytes)
+        found["Aeron in C, 40 bytes"] = _ground("aeron", 40)
     return found
 
 
-def memcpy_us(nbytes: int) -> float:
+def memcpy_us(nbytes: int, places: int, interval_us: int = 0) -> float:
     """One copy of that size into shared memory, the median of many."""
-    places = max(2, min(64, 256 * MIB // nbytes))
-    with tempfile.TemporaryFile(dir="/dev/shm") as file:
-        file.truncate(places * nbytes)
-        with mmap.mmap(file.fileno(), places * nbytes) as memory:
-            target = np.frombuffer(memory, np.uint8)
-            out = np.zeros(max(64, min(2_000, 2**30 // nbytes)), np.int64)
-            limits.copies(target, np.ones(nbytes, np.uint8), out[:places])  # so that every page is there
-            limits.copies(target, np.ones(nbytes, np.uint8), out)
-            del target
-    return float(np.median(out)) / 1e3
+    return _ground("memcpy", nbytes, places, interval_us * 1_000)
 
 
-def _one_way(what: str) -> float:
-    """From one process to another in C."""
+def _ground(what: str, *numbers: int) -> float:
+    """By `ground`, in µs."""
     with tempfile.TemporaryDirectory(prefix="fpb-", dir="/dev/shm") as directory:
-        command = [sys.executable, "-m", "framepool.bench.ground", what, directory]
+        command = [sys.executable, "-m", "framepool.bench.ground", what, directory, *map(str, numbers)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise RuntimeError(f"the machine's limit ({what}) could not be measured: {done.stderr.strip()[-300:]}")
@@ -196,7 +195,7 @@ def _spread(figures: list[float]) -> float | None:
     return (high - low) / middle
 
 
-def _result(cell: Cell, names: list[str], samples: dict[str, list[Sample]], ground: list[dict[str, float]]) -> Result:
+def _result(cell: Cell, names: list[str], samples: dict[str, list[Sample]], machines: list[dict[str, float]]) -> Result:
     own = [each.figure for each in samples[OWN]]
     lines = []
     for name in names:
@@ -212,8 +211,22 @@ def _result(cell: Cell, names: list[str], samples: dict[str, list[Sample]], grou
                 ratio=statistics.median(ratios) if ratios else None,
             )
         )
-    medians = {what: statistics.median(each[what] for each in ground) for what in ground[0]}
-    return Result(cell=cell, title=cell.title, lines=lines, limits=medians, noisy=_is_noisy(samples[OWN]))
+    to_limits = {
+        what: [
+            mine * each[what] / 1e6 if cell.kind == "rate" else mine / each[what]
+            for mine, each in zip(own, machines, strict=True)
+            if mine is not None
+        ]
+        for what in machines[0]
+    }
+    return Result(
+        cell=cell,
+        title=cell.title,
+        lines=lines,
+        limits={what: statistics.median(each[what] for each in machines) for what in machines[0]},
+        limit_ratios={what: statistics.median(known) for what, known in to_limits.items() if known},
+        noisy=_is_noisy(samples[OWN]),
+    )
 
 
 def stamp() -> dict[str, Any]:

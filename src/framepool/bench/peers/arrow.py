@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 
 
 class Arrow(Peer):
     name = "Arrow IPC"
     module = "pyarrow"
     package = "pyarrow"
+    bytes_per_us = 1_000
 
     @contextlib.contextmanager
     def sender(self, place: Place) -> Iterator[Sender]:
@@ -65,14 +66,14 @@ class ArrowReceiver(Receiver):
         self._selector.register(connection, selectors.EVENT_READ)
         self._reader: Any = None
 
-    def poll(self) -> Iterator[Image]:
+    def poll(self, see: See) -> None:
         import pyarrow
 
-        while self._selector.select(0):
+        while self._selector.select(0.001):
             if self._reader is None:
                 self._reader = pyarrow.ipc.open_stream(self._connection.makefile("rb"))
             try:
                 batch = self._reader.read_next_batch()
             except (StopIteration, OSError):
                 return
-            yield np.frombuffer(batch.column(0).buffers()[1], np.uint8)
+            see(np.frombuffer(batch.column(0).buffers()[1], np.uint64))

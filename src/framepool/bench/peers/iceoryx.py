@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 
 QUEUE_BYTES = 256 * 2**20
 
@@ -55,10 +55,11 @@ class IceoryxSender(Sender):
     def __init__(self, publisher: Any, nbytes: int) -> None:
         self._loan = publisher.loan_slice_uninit
         self._nbytes = nbytes
+        self._array = ctypes.c_uint8 * nbytes
 
     def publish(self, image: Image) -> None:
         sample = self._loan(self._nbytes)
-        ctypes.memmove(sample.payload_ptr, image.ctypes.data, self._nbytes)
+        np.frombuffer(self._array.from_address(sample.payload_ptr), np.uint64)[:] = image
         sample.assume_init().send()
 
     def fill(self, stamp: int) -> None:
@@ -72,6 +73,6 @@ class IceoryxReceiver(Receiver):
         self._receive = subscriber.receive
         self._array = ctypes.c_uint8 * nbytes
 
-    def poll(self) -> Iterator[Image]:
+    def poll(self, see: See) -> None:
         while (sample := self._receive()) is not None:
-            yield np.frombuffer(self._array.from_address(sample.payload_ptr), np.uint8)
+            see(np.frombuffer(self._array.from_address(sample.payload_ptr), np.uint64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 
 RING_BYTES = 256 * 2**20
 
@@ -42,8 +42,8 @@ class MomentumSender(Sender):
 
     def publish(self, image: Image) -> None:
         buffer = self._next()
-        memoryview(buffer).cast("B")[: image.size] = image.data
-        buffer.send(image.size)
+        memoryview(buffer).cast("B")[: image.nbytes] = image.data.cast("B")
+        buffer.send(image.nbytes)
 
     def fill(self, stamp: int) -> None:
         buffer = self._next()
@@ -55,10 +55,10 @@ class MomentumReceiver(Receiver):
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
-    def poll(self) -> Iterator[Image]:
+    def poll(self, see: See) -> None:
         while self._consumer.has_next:
             buffer = self._consumer.receive(blocking=False)
             if buffer is None:
                 return
-            yield np.frombuffer(buffer, np.uint8)
+            see(np.frombuffer(buffer, np.uint64))
             buffer.release()

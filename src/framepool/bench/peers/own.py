@@ -6,18 +6,16 @@ import contextlib
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 
 import framepool
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 from framepool.client.consumer import Consumer
 from framepool.client.producer import Producer
 from framepool.config import Config, PoolConfig, ProfileConfig, StreamConfig, load
 from framepool.errors import FrameOverwritten
 
 STREAM = 10_000
-RING_BYTES = 256 * 2**20
-"""What the ring may take: enough slots that a reader of equal speed is not lapped."""
-SLOTS = (8, 4096)
 
 
 def configuration(place: Place) -> Config:
@@ -25,10 +23,7 @@ def configuration(place: Place) -> Config:
     stride = 64
     while stride < place.nbytes:
         stride *= 2
-    nslots = SLOTS[1]
-    while nslots > SLOTS[0] and nslots * stride > RING_BYTES:
-        nslots //= 2
-    profile = ProfileConfig(nslots=nslots, pools=(PoolConfig(pool_id=1, stride_bytes=stride),))
+    profile = ProfileConfig(nslots=place.slots, pools=(PoolConfig(pool_id=1, stride_bytes=stride),))
     base = load(environ={})
     return msgspec.structs.replace(
         base,
@@ -61,25 +56,25 @@ class Framepool(Peer):
 class OwnSender(Sender):
     def __init__(self, producer: Producer, nbytes: int) -> None:
         self._producer = producer
-        self._shape = (nbytes,)
+        self._shape = (nbytes // 8,)
         self.publish = producer.publish  # type: ignore[method-assign,assignment]
 
     def publish(self, image: Image) -> None:
         raise NotImplementedError  # the producer's own stands in its place
 
     def fill(self, stamp: int) -> None:
-        with self._producer.claim(self._shape) as slot:
-            slot.array.data.cast("Q")[0] = stamp
+        with self._producer.claim(self._shape, np.uint64) as slot:
+            slot.array[0] = stamp
 
 
 class OwnReceiver(Receiver):
     def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
+        self._poll = consumer.poll
 
-    def poll(self) -> Iterator[Image]:
-        for frame in self._consumer.poll():
+    def poll(self, see: See) -> None:
+        for frame in self._poll():
             try:
                 with frame as image:
-                    yield image
+                    see(image)
             except FrameOverwritten:
                 continue

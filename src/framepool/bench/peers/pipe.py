@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 
 SLOTS = 16
 TOKEN = struct.Struct("<q")
@@ -60,13 +60,12 @@ def _fifo(place: Place, index: int) -> str:
 
 def _slots(memory: shared_memory.SharedMemory, nbytes: int) -> list[Image]:
     assert memory.buf is not None
-    return [np.frombuffer(memory.buf, np.uint8, nbytes, slot * nbytes) for slot in range(SLOTS)]
+    return [np.frombuffer(memory.buf, np.uint64, nbytes // 8, slot * nbytes) for slot in range(SLOTS)]
 
 
 class PipeSender(Sender):
     def __init__(self, memory: shared_memory.SharedMemory, pipes: list[int], nbytes: int) -> None:
         self._slots = _slots(memory, nbytes)
-        self._words = [slot.view(np.uint64) for slot in self._slots]
         self._pipes = pipes
         self._next = 0
 
@@ -75,7 +74,7 @@ class PipeSender(Sender):
         self._tell()
 
     def fill(self, stamp: int) -> None:
-        self._words[self._next % SLOTS][0] = stamp
+        self._slots[self._next % SLOTS][0] = stamp
         self._tell()
 
     def _tell(self) -> None:
@@ -93,7 +92,7 @@ class PipeReceiver(Receiver):
         self._ready = select.poll()
         self._ready.register(pipe, select.POLLIN)
 
-    def poll(self) -> Iterator[Image]:
+    def poll(self, see: See) -> None:
         while self._ready.poll(0):
             try:
                 tokens = os.read(self._pipe, TOKEN.size * SLOTS)
@@ -102,4 +101,4 @@ class PipeReceiver(Receiver):
             if not tokens:
                 return
             for (number,) in TOKEN.iter_unpack(tokens):
-                yield self.slots[number % SLOTS]
+                see(self.slots[number % SLOTS])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 
 
 class Zenoh(Peer):
     name = "zenoh SHM"
     module = "zenoh"
     package = "eclipse-zenoh"
+    bytes_per_us = 1_000
 
     def _session(self, place: Place, *, listen: bool) -> Any:
         import zenoh
@@ -44,10 +44,11 @@ class Zenoh(Peer):
 
     @contextlib.contextmanager
     def receiver(self, place: Place, index: int) -> Iterator[Receiver]:
+        import zenoh
+
         with self._session(place, listen=False) as session:
-            came: deque[Any] = deque(maxlen=4096)
-            subscriber = session.declare_subscriber(place.name, came.append)
-            yield ZenohReceiver(came)
+            subscriber = session.declare_subscriber(place.name, zenoh.handlers.RingChannel(4096))
+            yield ZenohReceiver(subscriber)
             subscriber.undeclare()
 
 
@@ -72,9 +73,8 @@ class ZenohSender(Sender):
 
 
 class ZenohReceiver(Receiver):
-    def __init__(self, came: deque[Any]) -> None:
-        self._came = came
+    def __init__(self, subscriber: Any) -> None:
+        self._receive = subscriber.recv
 
-    def poll(self) -> Iterator[Image]:
-        while self._came:
-            yield np.frombuffer(self._came.popleft().payload.to_bytes(), np.uint8)
+    def poll(self, see: See) -> None:
+        see(np.frombuffer(self._receive().payload.to_bytes(), np.uint64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, Sender
+from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 
 QUEUE = 1000
 
@@ -17,6 +17,7 @@ class ZeroMq(Peer):
     name = "ZeroMQ ipc"
     module = "zmq"
     package = "pyzmq"
+    bytes_per_us = 1_000
 
     @contextlib.contextmanager
     def sender(self, place: Place) -> Iterator[Sender]:
@@ -51,14 +52,17 @@ class ZeroMqReceiver(Receiver):
     def __init__(self, socket: Any) -> None:
         import zmq
 
+        self._wait = socket.poll
         self._receive = socket.recv
         self._nothing = zmq.Again
         self._flags = zmq.NOBLOCK
 
-    def poll(self) -> Iterator[Image]:
+    def poll(self, see: See) -> None:
+        if not self._wait(1):
+            return
         while True:
             try:
                 message = self._receive(self._flags, copy=False)
             except self._nothing:
                 return
-            yield np.frombuffer(message.buffer, np.uint8)
+            see(np.frombuffer(message.buffer, np.uint64))
