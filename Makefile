@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 NATIVE := $(wildcard $(addprefix src/framepool/_native/*.,pyx pxd pxi h))
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test check format conformance bench soak docs lock generate clean
+.PHONY: help setup demo test check format conformance bench faults soak fuzz docs lock generate clean
 
 help:           ## this list
 	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -25,8 +25,8 @@ $(VENV)/.built: $(VENV)/.deps pyproject.toml setup.py $(NATIVE)
 demo: setup     ## live streams, readers of every kind and the web console, in a place of their own
 	@$(VENV)/bin/framepool demo
 
-test: setup     ## all tests but the soak ones
-	$(PYTEST) -m "not soak" $(ARGS)
+test: setup     ## all tests but the soak ones, two files at a time: most of them wait for processes
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 check: setup    ## format, lint and types
 	$(VENV)/bin/ruff format --check .
@@ -43,8 +43,17 @@ conformance: setup  ## which clauses of the specifications a passing test shows
 bench: setup    ## ratios against a peer or the machine itself, in one run
 	$(PY) -m benchmarks $(ARGS)
 
+faults: setup   ## two minutes of torture: real processes, faults by a seed, and a checker that decides
+	$(PYTEST) -m soak tests/faults/test_torture.py -k "caught or minute" -q
+	@mkdir -p build
+	$(VENV)/bin/framepool torture --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1) --json build/torture.json --report build/torture.md
+
 soak: setup     ## what takes over a minute or over 2 GiB
 	$(PYTEST) -m soak --timeout 3600 $(ARGS)
+
+fuzz: setup     ## decoders and parsers under Atheris: make fuzz SECONDS=600 TARGET=messages; all for a minute each
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.lock
+	$(PY) -m tests.fuzz run $(or $(TARGET),all) --seconds $(or $(SECONDS),60)
 
 docs: setup     ## the manual, into docs/_build/html
 	$(PY) docs/generate_configuration.py

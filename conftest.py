@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -56,12 +57,15 @@ NEEDS: dict[str, Callable[[], str]] = {
     "java": lambda: "" if shutil.which("java") else "install the package openjdk-17-jre-headless",
     "browser": lambda: "" if shutil.which("chromium") else "install the package chromium",
     "netns": hosts.missing,
+    "valgrind": lambda: "" if shutil.which("valgrind") else "install the package valgrind",
 }
 """What to do to have what a test needs; empty where it is there."""
 
 
-SPEED = ("unit", "golden", "conformance", "model", "process", "examples", "network", "faults")
+SPEED = ("unit", "golden", "conformance", "model", "process", "examples", "spark", "network", "faults")
 """Directories of tests, the quickest first."""
+TOGETHER = frozenset({"spark"})
+"""Directories whose files share what is slow to start: where two processes run tests, one runs all of them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,6 +73,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent / "tests"
     rank = {name: number for number, name in enumerate(SPEED)}
     items.sort(key=lambda item: rank.get(item.path.relative_to(tests).parts[0], len(SPEED)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file is run by one process, and so is a directory of `TOGETHER`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            directory = path.split("/")[1]
+            return directory if directory in TOGETHER else path
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

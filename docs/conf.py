@@ -5,7 +5,7 @@ import framepool
 project = "framepool"
 author = "the framepool authors"
 release = framepool.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "cyclopts.sphinx_ext"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "cyclopts.sphinx_ext"]
 html_theme = "furo"
 html_title = "framepool"
 exclude_patterns = ["_build"]

@@ -57,6 +57,7 @@ TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("[bridge]", config.BridgeConfig),
     ("[[mappings]]", config.MappingConfig),
     ("[bridge.links.NAME]", config.LinkConfig),
+    ("[bridges.NAME]", config.LinkConfig),
     ("[aeron]", AeronSettings),
 )
 

@@ -1,4 +1,4 @@
-"""Writes docs/console.png and docs/console-stream.jpg: the console as it looks while `framepool demo` runs.
+"""Writes docs/console*.png and docs/console-stream.jpg: the console as it looks while `framepool demo` runs.
 
 Without Chromium the pictures stay as they are.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent
 SIZE = {"width": 1320, "height": 640}
+LOW = 330
+"""Of a view with few rows."""
 SETTLE_MS = 12_000
 """For the charts to have something to show."""
 
@@ -49,6 +51,11 @@ def take(chromium: str, address: str) -> None:
         page.get_by_label("Scale").select_option("root")
         page.wait_for_timeout(SETTLE_MS // 4)
         page.screenshot(path=DOCS / "console-stream.jpg", quality=82)
+        page.set_viewport_size({**SIZE, "height": LOW})
+        page.evaluate("location.hash = '#/recordings'")
+        page.wait_for_function("() => document.querySelectorAll('#recordings tbody tr').length > 0")
+        page.wait_for_timeout(SETTLE_MS // 4)
+        page.screenshot(path=DOCS / "console-recordings.png")
         browser.close()
 
 

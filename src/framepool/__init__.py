@@ -16,7 +16,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from framepool.errors import FramepoolError
+from framepool.errors import FrameOverwritten, FramepoolError
 
 if TYPE_CHECKING:
     from framepool.bridge.bridge import Bridge
@@ -38,6 +38,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Consumer",
     "Frame",
+    "FrameOverwritten",
     "FramepoolError",
     "Pool",
     "Producer",

@@ -34,6 +34,7 @@ dropped and counted, never raised; what is raised here concerns the caller or th
     │   ├── MediaDriverLost         the media driver died or gave this client up
     │   ├── MediaDriverRunning      another media driver owns the directory
     │   ├── TransportTimeout        the media driver did not answer in time
+    │   ├── TransportBusy           the media driver cannot give it now, and may in a moment
     │   ├── TransportClosed         the object was closed by its owner
     │   └── ForkedError             used in a child made by fork
     ├── ServiceError                a command to a service
@@ -42,6 +43,7 @@ dropped and counted, never raised; what is raised here concerns the caller or th
     ├── RecordingError              a recording that cannot be read, written or continued
     │   ├── RecordingInUse          another recorder writes it
     │   ├── RecordingDamaged        bytes of it are missing or not what was written
+    │   │   └── IndexDamaged        the index beside a segment is; the segment may be whole
     │   └── FramesRemoved           retention removed what was asked for
     ├── LibraryMissing              an optional library is not installed
     └── ConfigurationError          a setting that cannot work
@@ -150,7 +152,16 @@ class NotLocal(DiscoveryError):
 
 
 class FrameOverwritten(FramepoolError):
-    """The producer lapped the reader: what was read of this frame is not to be used."""
+    """The producer lapped the reader: what was read of this frame is not to be used.
+
+    >>> sent = camera.publish_batch([image] * 256)          # the ring goes around
+    >>> try:
+    ...     with frame as old:
+    ...         total = old.sum()                               # not to be used
+    ... except fp.FrameOverwritten:
+    ...     print("too late")
+    too late
+    """
 
 
 class TransportError(FramepoolError):
@@ -171,6 +182,10 @@ class MediaDriverRunning(TransportError):
 
 class TransportTimeout(TransportError):
     """The media driver did not answer in time."""
+
+
+class TransportBusy(TransportError):
+    """The media driver cannot give it now, and may in a moment: a network address that its last user is leaving."""
 
 
 class TransportClosed(TransportError):
@@ -203,6 +218,10 @@ class RecordingInUse(RecordingError):
 
 class RecordingDamaged(RecordingError):
     """Bytes of the recording are missing or not what was written; `framepool recordings verify` finds all of them."""
+
+
+class IndexDamaged(RecordingDamaged):
+    """The index beside a segment cannot be read, or leads out of the segment; the segment itself may be whole."""
 
 
 class FramesRemoved(RecordingError):

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.console_site import STREAM, ConsoleSite
 from tests.support.directories import private_directory
 from tests.support.processes import Processes
+
+expect.set_options(timeout=30_000)
 
 HOSTILE = "<img src=x onerror=alert(1)><b>other"
 """A name that would do harm as markup."""
@@ -77,16 +79,17 @@ def window(chromium: Browser) -> Iterator[Window]:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[ConsoleSite]:
-    """A driver, two streams of 8-bit pixels that count frames, a reader of the first, and a console: for tests that
-    leave it as it was."""
+    """A driver, two streams of 8-bit pixels that count frames, a reader of the first, a recorder of the other, and a
+    console: for tests that leave it as it was."""
     running = Processes(sys.executable)
     try:
         with private_directory() as base_dir:
-            site = ConsoleSite(running, base_dir)
+            site = ConsoleSite(running, base_dir, console=f'recordings = "{base_dir}/recordings"')
             site.start_driver()
             site.publish(STREAM, "--name", "counter", "--dtype", "uint8")
             site.publish(STREAM + 1, "--name", HOSTILE, "--dtype", "uint8")
             site.framepool("consume", str(STREAM))
+            site.framepool("record", str(base_dir / "recordings" / "night"), str(STREAM + 1), "--segment-seconds", "1")
             site.start_console()
             yield site
             running.stop_all()

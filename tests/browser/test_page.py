@@ -22,6 +22,10 @@ def card(page: Page, stream: int = STREAM) -> Any:
     return page.locator(f'.card[data-key="{stream}"]')
 
 
+READ = """() => {
+    const said = document.querySelector(".pixel")?.textContent.match(/= (\\d+)$/);
+    return said && Number(said[1]) === Number(document.querySelector(".picture").dataset.seq) % 256;
+}"""
 PIXEL = """([selector, after]) => {
     const canvas = document.querySelector(selector);
     if (!(Number(canvas?.dataset.seq) > after)) return null;
@@ -89,7 +93,7 @@ def test_zoom_pixel_reading_pause_and_colours(site: ConsoleSite, window: Window)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.get_by_role("button", name="Pause").click()
     page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
-    page.wait_for_timeout(300)
+    page.wait_for_function(READ, timeout=PATIENCE)
     seq, _ = shown(page, ".picture")
     reading = page.locator(".pixel").text_content() or ""
     match = re.fullmatch(r"x (\d+)  y (\d+)  = (\d+)", reading)
@@ -171,10 +175,34 @@ def test_the_page_recovers_when_the_server_restarts(
     expect(card(page)).to_have_attribute("data-state", "live")
 
 
+def test_recordings_are_listed_and_the_report_that_was_made_of_one_is_a_click_away(
+    site: ConsoleSite, window: Window
+) -> None:
+    page = window.open(f"{site.url}#/recordings")
+    row = page.locator("#recordings tbody tr")
+    expect(row).to_have_count(1, timeout=PATIENCE)
+    expect(row.locator("th")).to_have_text("night")
+    expect(row.locator("td").nth(0)).to_have_text("recording")
+    expect(row.locator("td").nth(1)).to_have_text(re.compile(rf"^{STREAM + 1}: \d+"), timeout=PATIENCE)
+    expect(row.locator("td").nth(4)).to_have_text(re.compile(r"^\d"))
+    durable = row.locator("td").nth(6)
+    before = durable.text_content()
+    expect(durable).not_to_have_text(before or "", timeout=PATIENCE)
+    expect(row.locator("code")).to_have_text(re.compile(r"^framepool spark report /.*/night$"))
+    tables = site.path.parent / "recordings" / "night.tables"
+    tables.mkdir()
+    (tables / "report.html").write_text("<!doctype html><style>h1{color:rgb(1,2,3)}</style><h1>Made by Spark</h1>")
+    with page.expect_popup() as opened:
+        row.get_by_role("link", name="open").click(timeout=PATIENCE)
+    heading = opened.value.locator("h1")
+    expect(heading).to_have_text("Made by Spark")
+    expect(heading).to_have_css("color", "rgb(1, 2, 3)")
+
+
 def test_everything_can_be_done_by_keyboard(site: ConsoleSite, window: Window) -> None:
     page = window.open(site.url)
     expect(page.locator(".card")).to_have_count(2, timeout=PATIENCE)
-    for key, name in (("2", "topology"), ("3", "services"), ("4", "events"), ("1", "streams")):
+    for key, name in (("2", "topology"), ("3", "services"), ("4", "recordings"), ("5", "events"), ("1", "streams")):
         page.keyboard.press(key)
         expect(page.locator(f"#tab-{name}")).to_have_attribute("aria-current", "page")
     page.keyboard.press("/")
@@ -229,11 +257,11 @@ def test_the_theme_is_the_systems_until_one_is_chosen(site: ConsoleSite, window:
 def test_nothing_is_wider_than_a_phone(site: ConsoleSite, window: Window) -> None:
     page = window.open(f"{site.url}#token={site.config.console.token}", width=360, height=780, has_touch=True)
     expect(card(page)).to_be_visible(timeout=PATIENCE)
-    for view in ("streams", f"stream/{STREAM}", "topology", "services", "events"):
+    for view in ("streams", f"stream/{STREAM}", "topology", "services", "recordings", "events"):
         page.evaluate(f"location.hash = '#/{view}'")
         page.wait_for_timeout(1200)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 360, view
-        expect(page.get_by_role("link", name="Events")).to_be_in_viewport()
+        expect(page.get_by_role("link", name="Events")).to_be_in_viewport(ratio=1)
 
 
 def test_names_from_outside_are_text_and_never_markup(site: ConsoleSite, window: Window) -> None:
@@ -250,7 +278,7 @@ def test_topology_shows_who_reads_what(site: ConsoleSite, window: Window) -> Non
     page = window.open(f"{site.url}#/topology")
     expect(page.locator(".map .node", has_text="producer")).to_have_count(2, timeout=PATIENCE)
     expect(page.locator(".map .node", has_text="counter")).to_have_count(1)
-    expect(page.locator(".map .node", has_text="every frame")).to_have_count(1, timeout=PATIENCE)
-    assert page.locator(".map .link").count() >= 3
+    expect(page.locator(".map .node", has_text="every frame")).to_have_count(2, timeout=PATIENCE)  # reader, recorder
+    assert page.locator(".map .link").count() >= 4
     page.locator(".map a", has_text="counter").click()
     expect(page.locator("h2", has_text="counter")).to_be_visible()

@@ -154,4 +154,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--conformance") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("the ledger is written by one process: make conformance, or -n 0")
     config.pluginmanager.register(Conformance(read_ledger(), config.getoption("--conformance")), "conformance")

@@ -27,22 +27,22 @@ ALONE = {"framepool", "serve"}
 """What starts a driver itself."""
 LIBRARIES = {"Frame.torch": "torch", "Frame.to_arrow": "pyarrow"}
 CORE = {"checked", "finish", "forsake", "layout", "lookup", "read", "ring", "slot", "told_meta_version", "write_header"}
-CORE |= {"writer", "trace"}
+CORE |= {"writer"}
 """What classes of the core leave visible for the classes above them."""
 
 
 def members(thing: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties that a class defines in Python."""
+    """The public methods and properties that a class documents."""
     for name, found in vars(thing).items():
         member = found.__func__ if isinstance(found, classmethod | staticmethod) else found
-        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+        if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
             yield name, member
 
 
 def inherited(thing: type) -> set[str]:
-    """The public names that a class has from the compiled core."""
+    """The public names that a class has from the compiled core and does not document itself."""
     core = [base for base in thing.__mro__[1:] if base.__module__.startswith("framepool._native")]
-    return {name for base in core for name in vars(base) if not name.startswith("_")} - CORE
+    return {name for base in core for name in vars(base) if not name.startswith("_")} - CORE - set(vars(thing))
 
 
 def public() -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import NoReturn
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from framepool.bench.measure import Cell, Failed, measure
 from framepool.bench.plot import svg
-from framepool.bench.run import available, cells, memcpy_us, run
+from framepool.bench.run import available, cells, memcpy_us, run, sample
 from framepool.cli.bench import table
 
 
@@ -46,12 +47,29 @@ def test_peers_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> No
         available(["carrier-pigeon"])
 
 
+def test_who_copies_always_gets_frames_at_a_pace_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    paces: list[int] = []
+
+    def measured(name: str, cell: Cell) -> NoReturn:
+        paces.append(cell.interval_us)
+        raise Failed("seen")
+
+    monkeypatch.setattr("framepool.bench.run.measure", measured)
+    for name in ("framepool", "zeromq"):
+        for cell in (Cell("latency", 4096, interval_us=50), Cell("latency", 2**20, interval_us=174)):
+            assert sample(name, cell).failed == "seen"
+    assert paces == [50, 174, 50, 2**20 // 1_000]
+
+
 def test_results_are_a_table_a_picture_and_json() -> None:
     results = run(["framepool", "pipe"], [Cell("latency", 4096, count=20, interval_us=1_000)], rounds=1)
     (result,) = results
     assert [line.peer for line in result.lines] == ["framepool", "shared_memory + pipe"]
     assert result.lines[0].ratio == 1.0
-    assert set(result.limits) == {"memcpy", "spin in C", "Aeron in C"}
+    assert set(result.limits) == {"memcpy", "spin in C", "Aeron in C", "Aeron in C, 40 bytes"}
+    own = result.lines[0].median
+    assert own is not None
+    assert result.limit_ratios == {what: own / limit for what, limit in result.limits.items()}, "one round"
     picture = ElementTree.fromstring(svg(results))
     assert len(picture.findall("{http://www.w3.org/2000/svg}circle")) == 4, "two in the legend, two in the picture"
     console = Console(width=140, record=True, file=io.StringIO())
@@ -69,4 +87,4 @@ def test_cells_are_those_of_the_promise() -> None:
 
 
 def test_limit_of_the_machine_grows_with_size() -> None:
-    assert 0 < memcpy_us(4096) < memcpy_us(8 * 2**20)
+    assert 0 < memcpy_us(4096, 64) < memcpy_us(8 * 2**20, 8)

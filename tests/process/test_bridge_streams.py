@@ -249,8 +249,12 @@ def test_frame_on_its_way_ends_with_the_epoch_it_is_of(hosts: Both) -> None:
     with here.pool.producer(SOURCE) as camera:
         wait_until(lambda: mapping_of(sender)["source_epoch"] > first + 1)
         wait_until(lambda: mapping_of(sender)["frames"].get("abandoned") == 1)
-        camera.publish(np.zeros(8, np.uint8))
-        wait_until(lambda: [chunk for chunk in stalled.all(BridgeFrameChunk) if chunk.epoch != first])
+
+        def next_epoch_is_heard() -> bool:
+            camera.publish(np.zeros(8, np.uint8))
+            return any(chunk.epoch != first for chunk in stalled.all(BridgeFrameChunk))
+
+        wait_until(next_epoch_is_heard)
     old = [chunk for chunk in stalled.all(BridgeFrameChunk) if chunk.epoch == first]
     cut_off = [chunk for chunk in old if chunk.seq == old[-1].seq]
     assert 0 < len(cut_off) < cut_off[0].chunk_count

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +16,8 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from framepool.recorder.manifest import Manifest
+from framepool.recorder.shelf import tables_of
 from tests.support.console_site import STREAM, TOKEN, ConsoleSite
 from tests.support.directories import private_directory
 from tests.support.processes import Processes
@@ -53,7 +57,42 @@ def handshake(site: ConsoleSite) -> bytes:
     ).encode()
 
 
+def is_open(connection: socket.socket) -> bool:
+    """Whether the server has not ended a connection, whatever it said on it before."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(65_536):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 # What it shows
+
+
+def test_a_report_may_draw_and_do_nothing_and_no_other_file_is_given_out(processes: Processes, base_dir: Path) -> None:
+    site = ConsoleSite(processes, base_dir, console=f'recordings = "{base_dir}/recordings"')
+    site.start_driver()
+    manifest = Manifest(base_dir / "recordings" / "night")
+    manifest.create(1)
+    tables = tables_of(manifest.path)
+    tables.mkdir()
+    (tables / "report.html").write_text("<p>made by Spark")
+    (base_dir / "recordings" / "secret.html").write_text("not yours")
+    site.start_console()
+    deadline = time.monotonic() + 20
+    while not json.loads(site.request("GET", "/api/state")[2])["recordings"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    status, headers, body = site.request("GET", "/report?recording=night")
+    assert (status, body) == (200, b"<p>made by Spark")
+    assert "sandbox" in headers["content-security-policy"]
+    assert "script-src" not in headers["content-security-policy"]
+    for name in ("", "secret.html", "../recordings/night", "night/..", "..%2fnight", "morning"):
+        assert site.request("GET", f"/report?recording={name}")[0] == 404, name
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_runs_no_inline_script(site: ConsoleSite) -> None:
@@ -202,7 +241,7 @@ def test_a_command_that_is_refused_or_unheard_is_told_so(site: ConsoleSite) -> N
         '{"type":"watch","streams":{"x":{}}}',
         '{"type":"watch","streams":{"1":{"size":"large"}}}',
         '{"type":"watch","streams":{"1":{"size":1,"region":{"x":0}}}}',
-        '{"type":"drawn","stream":"all"}',
+        '{"type":"drawn","streams":"all"}',
         '{"type":"shutdown"}',
         '{"type":"watch","streams":{' + ",".join(f'"{n}":{{}}' for n in range(100)) + "}}",
         b"\x00\xff",
@@ -227,7 +266,7 @@ def test_a_flood_of_messages_closes_its_page_only(site: ConsoleSite) -> None:
     with site.page(STREAM) as good, site.page(STREAM) as bad:
         with contextlib.suppress(ConnectionClosed):
             for _ in range(50_000):
-                bad.say(type="drawn", stream=STREAM)
+                bad.say(type="drawn", streams=[STREAM])
         assert bad.closed_with() in (1008, 1006), "1006: what it still sent met a closed socket, before it read why"
         good.picture()
 
@@ -241,7 +280,7 @@ def test_odd_sizes_and_regions_are_harmless(site: ConsoleSite) -> None:
             (64, {"x": -(2**60), "y": 2**60, "width": -1, "height": 0}),
         ):
             page.say(type="watch", streams={str(STREAM): {"size": size, "region": region}})
-            page.say(type="drawn", stream=STREAM)
+            page.say(type="drawn", streams=[STREAM])
             _, values = page.picture()
             assert 1 <= max(values.shape) <= site.config.console.preview_pixels
         page.watch(4_000_000_000)  # a stream that nobody has
@@ -264,6 +303,9 @@ def test_a_thousand_connections_change_nothing_for_others(site: ConsoleSite) -> 
             for _ in range(10):
                 after, _ = good.picture()
             assert after["seq"] > before["seq"]
+            silent, pages = crowd[::2], crowd[1::2]
+            assert sum(is_open(each) for each in silent) <= site.config.console.max_connections
+            assert sum(is_open(each) for each in pages) <= site.config.console.max_sockets
             assert good.state()["streams"][0]["state"] == "live"
             with site.page(STREAM, token=TOKEN) as owner:  # who holds the token has a place whoever else is there
                 owner.picture()

@@ -127,10 +127,17 @@ def test_the_console_shows_three_sources_and_readers_of_every_kind(processes: Pr
     stars, chart, detector = state["streams"]
     modes = sorted(each["mode"] for each in stars["consumers"])
     assert modes == ["RATE_LIMITED", "STREAM", "STREAM"]
-    assert len(chart["consumers"]) == len(detector["consumers"]) == 1
+    assert len(chart["consumers"]) == 1
+    assert len(detector["consumers"]) == 2, "one that sees rows as they come, and the recorder"
     assert stars["metadata"]["filter"] == "R"
     tags = {each["tag"] for each in state["services"]}
     assert {"service:camera:stars", "service:camera:chart", "service:driver:demo", "service:supervisor"} <= tags
+    assert "service:recorder:detector" in tags
+    state = wait_state(address, lambda state: state["recordings"] and state["recordings"][0]["frames"] > 2)
+    (recording,) = state["recordings"]
+    assert (recording["name"], recording["state"]) == ("detector", "recording")
+    assert recording["watermark"] >= recording["frames"]
+    assert demo.wait_line("report ") == f"report   framepool spark report {recording['path']}"
     demo.signal(signal.SIGINT)
     assert demo.wait(30) == 0, demo.lines
     assert leftovers(demo) == []

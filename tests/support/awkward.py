@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from framepool.recorder.account import Loss, Reason
 from framepool.recorder.manifest import Manifest
+from framepool.recorder.recording import Recording
 from framepool.recorder.sealing import seal
 from framepool.recorder.segment_file import SegmentFile
 from framepool.shm.tensor import TensorLayout, pack_bits
@@ -40,6 +42,16 @@ class Awkward(NamedTuple):
 
     def arrays(self) -> dict[int, npt.NDArray[Any]]:
         return {frame.ordinal: frame.array for frame in self.frames}
+
+
+class Harmed(NamedTuple):
+    """An awkward recording after an accident."""
+
+    path: Path
+    left: list[Written]
+    """The frames that are still what was recorded."""
+    indexed: list[Written]
+    """Those of which the index still tells."""
 
 
 def some_array(random: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -93,3 +105,20 @@ def write_awkward(path: Path) -> Awkward:
                 segment.add_loss(Loss(stream_id=STREAM, epoch=2, first_seq=3, last_seq=5, reason=Reason.LAPPED))
         seal(manifest, segment.contents)
     return Awkward(path, frames)
+
+
+def write_harmed(path: Path) -> Harmed:
+    """A flipped bit in a frame of the first segment; the third one is cut off within its first frame, its index is no
+    Parquet any more."""
+    whole = write_awkward(path)
+    flipped = next(each for each in whole.frames if each.array.nbytes > 100)
+    place = Recording(path)[flipped.ordinal].reference
+    with open(place.path, "r+b") as file:
+        file.seek(place.offset + 5)
+        byte = file.read(1)
+        file.seek(place.offset + 5)
+        file.write(bytes([byte[0] ^ 0x40]))
+    os.truncate(whole.segment(2), 700)
+    whole.segment(2).with_suffix(".frames.parquet").write_bytes(b"no Parquet at all")
+    indexed = [each for each in whole.frames if each.stream_id == STREAM]
+    return Harmed(path, [each for each in indexed if each is not flipped], indexed)

@@ -157,6 +157,7 @@ class PageClient:
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
+        self._pictures: list[tuple[dict[str, Any], Array]] = []
 
     def say(self, **message: Any) -> None:
         self.socket.send(json.dumps(message))
@@ -166,9 +167,12 @@ class PageClient:
 
     def receive(self, timeout: float = 20.0) -> dict[str, Any] | tuple[dict[str, Any], Array]:
         """The next state, or the next picture as header and values."""
+        if self._pictures:
+            return self._pictures.pop(0)
         message = self.socket.recv(timeout)
         if isinstance(message, bytes):
-            return decoded(message)
+            self._pictures = decoded(message)
+            return self._pictures.pop(0)
         state: dict[str, Any] = msgspec.json.decode(message)
         return state
 
@@ -177,7 +181,7 @@ class PageClient:
         while True:
             message = self.receive(timeout)
             if isinstance(message, tuple):
-                self.say(type="drawn", stream=message[0]["stream"])
+                self.say(type="drawn", streams=[message[0]["stream"]])
                 return message
             self.say(type="seen")
 
@@ -188,7 +192,7 @@ class PageClient:
             if isinstance(message, dict):
                 self.say(type="seen")
                 return message
-            self.say(type="drawn", stream=message[0]["stream"])
+            self.say(type="drawn", streams=[message[0]["stream"]])
 
     def closed_with(self) -> int:
         """The code with which the server ends this page, whatever it says before."""

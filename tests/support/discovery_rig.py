@@ -36,7 +36,7 @@ MEDIA: tuple[Media, ...] = ("ipc", "udp")
 PATIENCE = 30.0
 WINDOW = 3 * NANOS_PER_SECOND
 TERM = "term-length=64k"
-_request_ids = itertools.count(1)
+_request_ids = itertools.count(1_000_000)  # no number of a `DriverClient`: both are heard on one control stream
 _stream_ids = itertools.count(40_000)
 
 
@@ -288,7 +288,11 @@ class DiscoveryRig:
 
     def reconnect(self) -> None:
         """After the media driver was gone: whatever belongs to the test comes back too."""
+        deadline = time.monotonic() + PATIENCE
         for client in (self._speaker, *(asker.client for asker in self._askers)):
+            while client.connected:  # it looks at the old one's heartbeat at its own pace
+                assert time.monotonic() < deadline, "a client has not noticed that its media driver is gone"
+                time.sleep(0.01)
             client.reconnect(PATIENCE)
 
     def close(self) -> None:

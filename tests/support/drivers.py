@@ -13,7 +13,10 @@ from typing import Any, Literal
 
 from framepool.config import load
 from framepool.driver.driver import ShmDriver
+from framepool.testing.toml import write_toml
 from tests.support.processes import Process, Processes
+
+__all__ = ["Kind", "RunningDriver", "running_driver", "table", "write_toml"]
 
 Kind = Literal["embedded", "external"]
 KINDS: tuple[Kind, ...] = ("embedded", "external")
@@ -47,30 +50,6 @@ def table(base_dir: Path, **driver: Any) -> dict[str, Any]:
             }
         },
     }
-
-
-def write_toml(path: Path, values: Mapping[str, Any]) -> Path:
-    """Writes a configuration file; JSON and TOML agree on scalars and on lists of them."""
-    path.write_text("\n".join(_lines(values, "")))
-    return path
-
-
-def _lines(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for key, value in values.items():
-        if not isinstance(value, Mapping) and not _is_tables(value):
-            yield f"{key} = {json.dumps(value)}"
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield f"[{prefix}{key}]"
-            yield from _lines(value, f"{prefix}{key}.")
-        elif _is_tables(value):
-            for each in value:
-                yield f"[[{prefix}{key}]]"
-                yield from _lines(each, f"{prefix}{key}.")
-
-
-def _is_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 class RunningDriver:

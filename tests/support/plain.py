@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,19 @@ def histogram(array: npt.NDArray[Any], values: list[float], bins: int) -> list[i
     for value in values:
         counts[int((value - limits.min) * bins // (int(limits.max) - int(limits.min) + 1))] += 1
     return counts
+
+
+def plain_outliers(
+    before: list[float], value: float, *, least: int, threshold: float
+) -> tuple[float, float, float] | None:
+    """Median, sigma and score of a value that is further from those before it than so many robust deviations."""
+    if len(before) < least:
+        return None
+    median = statistics.median(before)
+    deviations = [abs(each - median) for each in before]
+    sigma = 1.4826 * statistics.median(deviations) or 1.2533 * statistics.fmean(deviations)
+    score = abs(value - median) / sigma if sigma else math.inf if value != median else 0.0
+    return (median, sigma, score) if score > threshold else None
 
 
 def same(told: Any, expected: Any) -> bool:

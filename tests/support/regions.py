@@ -73,8 +73,9 @@ def maps_below(base: Path) -> list[str]:
 
 @contextmanager
 def leaves_no_trace(base: Path) -> Iterator[None]:
-    """Asserts that the block ends with the descriptors it began with and no map below `base`."""
+    """Asserts that the block ends with no descriptor more than it began with and no map below `base`. What a test
+    before this one left to the collector may be closed meanwhile."""
     before = open_descriptors()
     yield
-    assert open_descriptors() == before
+    assert open_descriptors().items() <= before.items()
     assert maps_below(base) == []

@@ -1,0 +1,29 @@
+"""Frames that are copied in the ways of `payload.h`, by length, alignment of the source and length of the ring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import framepool as fp
+from framepool.bench.peer import Place
+from framepool.bench.peers.own import STREAM, configuration
+
+MIB = 2**20
+NOISE = np.random.default_rng(0).integers(0, 256, 8 * MIB + 64, np.uint8)
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+def test_every_byte_of_a_frame_arrives(base_dir: Path, slots: int) -> None:
+    place = Place(str(base_dir), "frames", 8 * MIB, 1, slots)
+    with fp.serve(configuration(place)) as pool, pool.producer(STREAM) as camera, pool.consumer(STREAM) as eye:
+        for length in (63, 64 * 1024 + 1, MIB - 1, MIB, MIB + 65, 4 * MIB - 1, 4 * MIB, 4 * MIB + 37, 8 * MIB):
+            for offset in (0, 1, 16):
+                image = NOISE[offset : offset + length]
+                camera.publish(image)
+                frame = eye.latest(timeout=20)
+                assert frame is not None
+                with frame as seen:
+                    assert np.array_equal(seen, image), (length, offset)
