@@ -24,8 +24,11 @@ from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import FrameDescriptor, ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import (
     LeaseRevokeReason,
+    ResponseCode,
     Role,
     ShmAttachResponse,
+    ShmDetachRequest,
+    ShmDetachResponse,
     ShmDriverShutdown,
     ShmLeaseRevoked,
 )
@@ -33,7 +36,7 @@ from tests.support.driver_client import DriverClient
 from tests.support.drivers import RunningDriver, running_driver, table
 from tests.support.processes import Processes
 from tests.support.regions import maps_below, open_descriptors
-from tests.support.rig import Camera, Eye, Rig, picture
+from tests.support.rig import PATIENCE, Camera, Eye, Rig, picture
 
 STREAM, OTHER = 10_000, 10_001
 REASON = 8 + 25  # where the reason stands in ShmLeaseRevoked
@@ -50,7 +53,7 @@ def configuration(base_dir: Path, **driver: Any) -> dict[str, Any]:
 @pytest.fixture
 def driver(base_dir: Path, media_driver: MediaDriver) -> Iterator[RunningDriver]:
     """A driver of its own process, with the media driver elsewhere: it can be stopped and killed by itself."""
-    with running_driver("external", base_dir, configuration(base_dir, lease_expiry_ms=1_000)) as running:
+    with running_driver("external", base_dir, configuration(base_dir)) as running:
         yield running
 
 
@@ -81,6 +84,21 @@ def notice_of(eye_or_camera: Camera | Eye, reason: LeaseRevokeReason) -> ShmLeas
         reason=reason,
         error_message="",
     )
+
+
+def forget(third: DriverClient, user: Camera | Eye, lease_id: int) -> None:
+    """Gives a lease back: while the driver holds it, it refuses the same client another one."""
+    attachment = user.seat.attachment
+    request = ShmDetachRequest(
+        correlation_id=4711,
+        lease_id=lease_id,
+        stream_id=attachment.stream_id,
+        client_id=attachment.client_id,
+        role=attachment.role,
+    )
+    third.send(request)
+    answer = third.wait_for(ShmDetachResponse, lambda answer: answer.correlation_id == request.correlation_id)
+    assert answer.code is ResponseCode.OK
 
 
 def lease_of(user: Camera | Eye) -> int:
@@ -197,6 +215,7 @@ def test_producer_whose_lease_ended_writes_nothing_until_it_has_a_new_one(
     assert camera.seat.stream is None
     assert camera.publish() is None
     assert [line for line in maps_below(base_dir) if "tensorpool-" in line] == []
+    forget(third, camera, lease_id)
     rig.attached(camera)
     assert lease_of(camera) != lease_id
     assert camera.seat.attachment.client_id == client_id
@@ -223,6 +242,7 @@ def test_consumer_whose_lease_ended_delivers_nothing_until_it_has_a_new_one(
         assert eye.consumer.counts["unmapped"] == 3
         inside = [line for line in maps_below(base_dir) if "tensorpool-" in line]
         assert all(" rw-s " in line for line in inside), "only the camera maps anything"
+        forget(third, eye, lease_id)
         rig.turn_until(lambda: (other.plane.do_work(), eye.seat.stream)[1])
         assert lease_of(eye) != lease_id
         rig.turn_until(lambda: (other.plane.do_work(), camera.publish(5), eye.look())[2])
@@ -343,7 +363,7 @@ def test_shutdown_stops_clients_at_once_and_a_restart_brings_them_back(
 def test_killed_driver_is_noticed_within_the_lease_and_nothing_is_used_until_the_next_one(
     base_dir: Path, driver: RunningDriver, rig: Rig
 ) -> None:
-    patience = AttachSettings(driver_timeout_ns=NANOS_PER_SECOND, retry_max_ns=NANOS_PER_SECOND // 10)
+    patience = AttachSettings(driver_timeout_ns=3 * NANOS_PER_SECOND, retry_max_ns=NANOS_PER_SECOND // 10)
     camera, eye = rig.camera(STREAM, settings=patience), rig.eye(STREAM, settings=patience)
     rig.attached(camera, eye)
     frames_flow(rig, camera, eye)
@@ -354,7 +374,7 @@ def test_killed_driver_is_noticed_within_the_lease_and_nothing_is_used_until_the
     driver.process.kill()
     killed = time.monotonic()
     while camera.seat.stream is not None or eye.seat.stream is not None:
-        assert time.monotonic() < killed + 10
+        assert time.monotonic() < killed + PATIENCE
         rig.plane.do_work()
         time.sleep(0.001)
     rig.plane.do_work()
@@ -398,7 +418,7 @@ def test_driver_that_is_back_before_anybody_missed_it_is_noticed_all_the_same(
 def test_killed_producer_loses_its_lease_and_the_next_one_gets_a_higher_epoch(
     base_dir: Path, media_driver: MediaDriver, processes: Processes
 ) -> None:
-    values = configuration(base_dir, lease_expiry_ms=1_500)
+    values = configuration(base_dir, lease_expiry_ms=4_000)
     with running_driver("external", base_dir, values) as driver, Rig(driver.config) as rig:
         third = DriverClient(driver.config)
         eye = rig.eye(STREAM)
@@ -407,7 +427,7 @@ def test_killed_producer_loses_its_lease_and_the_next_one_gets_a_higher_epoch(
         frames: list[object] = []
         rig.turn_until(lambda: frames.extend(eye.look()) or len(frames) > 3)
         announce = third.announce_of(STREAM, lambda it: it.producer_id != 0)
-        old = eye.seat.stream
+        old = eye.seat.mapping.stream
         assert old is not None
         publisher.kill()
         notice = third.wait_for(ShmLeaseRevoked, lambda it: it.role is Role.PRODUCER)
@@ -443,7 +463,8 @@ def test_producer_and_consumer_may_share_a_process_or_not(
         return len(frames) >= 20
 
     rig.turn_until(enough)
-    assert [frame.seq for frame in frames] == sorted({frame.seq for frame in frames})
+    order = [(frame.epoch, frame.seq) for frame in frames]
+    assert order == sorted(set(order))
     assert {frame.array.shape for frame in frames} == {(8, 8)}
     assert not any("invalid" in name for name in eye.consumer.counts)
 
@@ -453,7 +474,8 @@ def test_producer_and_consumer_may_share_a_process_or_not(
 def test_trouble_of_one_stream_is_not_the_others(
     base_dir: Path, media_driver: MediaDriver, processes: Processes, blow: int
 ) -> None:
-    values = configuration(base_dir, lease_expiry_ms=2_000)
+    values = configuration(base_dir, lease_expiry_ms=5_000)
+    values["profiles"]["default"]["nslots"] = 1024
     with running_driver("external", base_dir, values) as driver, Rig(driver.config) as rig:
         options = ("--config", str(driver.path), "--width=8", "--height=8", "--dtype=uint8", "--rate=50")
         publishers = {

@@ -148,8 +148,9 @@ def test_each_request_gets_one_answer_under_its_correlation_id(client: DriverCli
     for correlation_id in ids:
         client.send(client.request(STREAM, correlation_id=correlation_id))
     client.attach(STREAM, correlation_id=424_242)  # answered last: the driver keeps the order
+    expected = [*ids, 424_242]
     answered = [answer.correlation_id for answer in client.of(ShmAttachResponse)]
-    assert answered == [*ids, 424_242]
+    assert [each for each in answered if each in expected] == expected
 
 
 @pytest.mark.clause("D-4.2-03", "D-4.2-07", "D-4.2-08", "D-4.2-09", "D-4.3-02", "D-4.3-08", "D-3-01", "D-3-03")
@@ -523,15 +524,15 @@ def test_removed_files_are_made_anew_in_a_higher_epoch(client: DriverClient) -> 
 
 @pytest.mark.clause("D-4.4-03", "D-4.1-05")
 def test_keepalives_keep_a_lease_and_only_the_silent_one_is_lost(base_dir: Path) -> None:
-    values = configuration(base_dir, lease_expiry_ms=1_000)
+    values = configuration(base_dir, lease_expiry_ms=6_000)
     with running_driver("external", base_dir, values) as driver, DriverClient(driver.config) as client:
         others = [client.hold(STREAM, Role.PRODUCER), *(client.hold(STREAM) for _ in range(3))]
         silent = client.hold(STREAM)
-        end = time.monotonic() + 3.0
-        while time.monotonic() < end:
+        deadline = time.monotonic() + 60
+        while not client.of(ShmLeaseRevoked):
+            assert time.monotonic() < deadline
             for lease in others:
                 lease.keepalive()
-            client.poll()
             time.sleep(0.02)
         assert [notice.lease_id for notice in client.of(ShmLeaseRevoked)] == [silent.lease_id]
         client.hold(STREAM, client_id=silent.client_id)  # its name is free again
@@ -600,24 +601,27 @@ def test_anything_but_a_regular_file_is_no_region(client: DriverClient) -> None:
     require_refusal(client, client.attach(STREAM), ResponseCode.INTERNAL_ERROR)
 
 
+def ends(client: DriverClient, lease: Held) -> list[LeaseRevokeReason]:
+    """What was said of a lease, its holder having tried to give it back once more."""
+    assert lease.detach().code is ResponseCode.REJECTED
+    return [notice.reason for notice in client.of(ShmLeaseRevoked) if notice.lease_id == lease.lease_id]
+
+
 @pytest.mark.clause("D-4.7-01")
-def test_each_lease_ends_once_and_for_good(strict_client: DriverClient) -> None:
-    client = strict_client
+def test_expired_lease_ends_once_and_for_good(strict_client: DriverClient) -> None:
+    expired = strict_client.hold(STREAM)
+    strict_client.revoked(expired.lease_id)
+    assert ends(strict_client, expired) == [LeaseRevokeReason.EXPIRED]
+
+
+@pytest.mark.clause("D-4.7-01")
+def test_lease_given_back_or_revoked_ends_once_and_for_good(client: DriverClient) -> None:
     detached = client.hold(STREAM)
     detached.detach()
-    expired = client.hold(STREAM)
-    client.revoked(expired.lease_id)
     revoked = client.hold(STREAM, Role.PRODUCER)
     with open(revoked.answer.header_region_uri.removeprefix("shm:file?path="), "r+b") as file:
         file.write(b"\x00")
     client.attach(STREAM)
     client.revoked(revoked.lease_id)
-
-    def ends(lease: Held) -> list[LeaseRevokeReason]:
-        return [notice.reason for notice in client.of(ShmLeaseRevoked) if notice.lease_id == lease.lease_id]
-
-    for lease in (detached, expired, revoked):
-        assert lease.detach().code is ResponseCode.REJECTED
-    assert ends(detached) == [LeaseRevokeReason.DETACHED]
-    assert ends(expired) == [LeaseRevokeReason.EXPIRED]
-    assert ends(revoked) == [LeaseRevokeReason.REVOKED]
+    assert ends(client, detached) == [LeaseRevokeReason.DETACHED]
+    assert ends(client, revoked) == [LeaseRevokeReason.REVOKED]

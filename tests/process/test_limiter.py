@@ -119,10 +119,9 @@ def test_rate_is_kept_and_can_be_set(pool: fp.Pool, camera: fp.Producer) -> None
             assert limiter.counts["republished"] - before <= 20 * (time.monotonic() - begin) + 2
             commander.command(TAG, "set:rate", 0.001)
             wait_until(lambda: limiter._due_ns > limiter.clock.monotonic_ns() + 500 * NANOS_PER_SECOND)
-            time.sleep(0.1)  # the one that is due once this is so is out
             last = limiter.counts["republished"]
             time.sleep(0.3)
-            assert limiter.counts["republished"] == last
+            assert limiter.counts["republished"] <= last + 1  # the one that was due when this became so
             commander.command(TAG, "set:rate", 0)
             wait_until(lambda: limiter.counts["republished"] > last + 20)
         with pytest.raises(CommandRefused, match=">= 0"):

@@ -62,7 +62,7 @@ class Limiter(Service):
         self.rate = rate
         self._pool = pool
         self._name = name
-        self._due_ns = 0
+        self._due_ns = self.clock.monotonic_ns()
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._copied = ("", "")
@@ -103,7 +103,7 @@ class Limiter(Service):
             self._consumer.pass_over()  # of what came during a pause, nothing is shown
 
     def on_set(self, name: str, value: Any) -> None:
-        self._due_ns = 0  # a long interval does not outlive its rate
+        self._due_ns = self.clock.monotonic_ns()  # a long interval does not outlive its rate
 
     def work(self) -> int:
         if self._consumer is None or self._producer is None:

@@ -79,6 +79,11 @@ class Ear:
         return events
 
     @property
+    def connected(self) -> bool:
+        """Whether anybody is heard now."""
+        return self._listener.connected
+
+    @property
     def left_behind(self) -> int:
         """How often events were missed for being too slow."""
         return self._listener.left_behind
@@ -222,7 +227,7 @@ class Commander:
     def _heard_by_services(self) -> bool:
         """Whether somebody hears commands, and his answers would come back here."""
         try:
-            return self._publication.is_connected and self._ear.subscription.is_connected
+            return self._publication.is_connected and self._ear.connected
         except MediaDriverLost:
             return False
 

@@ -46,7 +46,7 @@ MESSAGES_PER_POLL: Final = 1_024
 OUTBOX: Final = 256
 """Echoes and status that may wait for Aeron; the oldest go first."""
 BYGONE_NS: Final = 600 * NANOS_PER_SECOND
-"""A stamp so much before our start, or less, is one of our clock; any other says nothing about when."""
+"""A stamp so much before our start, or less, is one of our clock; any other, and none, says nothing about when."""
 LONGEST_ERROR: Final = 1_000
 
 STATUS: Final = "status"
@@ -240,7 +240,7 @@ class Service:
         except DecodeError as error:
             self._count_bad("undecodable", error)
             return
-        if 0 < self._joined_ns - message.timestamp_ns < BYGONE_NS:
+        if message.timestamp_ns and 0 < self._joined_ns - message.timestamp_ns < BYGONE_NS:
             self.counts["said before our time"] += 1
             return
         try:

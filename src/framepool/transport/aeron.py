@@ -104,13 +104,19 @@ class Pending[T: _Addable]:
         return self._child if self._child.poll_add() else None
 
     def wait(self, timeout: float) -> T:
-        """The object, or TransportTimeout: then nothing is left behind. What the media driver cannot give now is asked
-        for again until then."""
+        """The object, or an error (TransportTimeout where nothing was answered): then nothing is left behind. What the
+        media driver cannot give now is asked for again until then."""
+        try:
+            return self._wait(timeout)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def _wait(self, timeout: float) -> T:
         deadline = time.monotonic() + timeout
         pause = POLL_FIRST
         while (child := self._poll_again(deadline)) is None:
             if time.monotonic() >= deadline:
-                self._child.close()
                 raise TransportTimeout(f"no answer from the media driver for {self._child.describe()} in {timeout} s")
             time.sleep(pause)
             pause = min(2 * pause, POLL_LONGEST)
@@ -269,9 +275,11 @@ class Client(native.Client):
         except MediaDriverLost:
             self._postpone()
             return False
-        except TransportError:
+        except TransportError as refusal:
             self._postpone()
             self.shut()
+            if isinstance(refusal, TransportBusy):
+                return False
             raise
         self.rejoining = False
         self.generation += 1

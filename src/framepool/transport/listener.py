@@ -34,6 +34,11 @@ class Listener:
         self._refused_at: float | None = None
         self._troubled_at = float("-inf")
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is anybody to hear; not while it joins again."""
+        return not self._joining and self._subscription.is_connected
+
     def poll(self, limit: int = 64) -> list[bytes]:
         """What came, oldest first; also turns the joining, so it is to be called when nothing is expected too."""
         if self._joining:

@@ -47,6 +47,7 @@ def test_what_stays_busy_is_said_when_the_time_is_over() -> None:
     with pytest.raises(TransportBusy, match="please retry"):
         Pending(asked).wait(0.05)
     assert asked.asked > 1
+    assert asked.closed
 
 
 def test_what_is_never_answered_is_given_up() -> None:
@@ -60,4 +61,4 @@ def test_refusal_is_final() -> None:
     asked = Asked(False, TransportError("no such thing"))
     with pytest.raises(TransportError, match="no such thing"):
         Pending(asked).wait(10)
-    assert asked.asked == 1
+    assert (asked.asked, asked.closed) == (1, True)
