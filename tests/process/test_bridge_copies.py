@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from framepool.transport.media_driver import MediaDriver
-from tests.support.bridges import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Processes
 
 HERE = Path(__file__).parent

@@ -15,8 +15,9 @@ from framepool.client.mapping import MappingState
 from framepool.errors import AttachRefused, ConfigurationError
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import Bool, ConsumerConfig, ConsumerHello, Mode
-from tests.support.bridges import SOURCE, Host, carried, free_ports, image, joined, mapping
+from tests.support.bridges import SOURCE, Host, carried, image, joined, mapping
 from tests.support.onlooker import PATIENCE, wait_until
+from tests.support.ports import free_ports
 
 
 class Spread:
@@ -73,7 +74,9 @@ def test_consumer_without_shared_memory_gets_the_same_frames(here: Host, there: 
     native = here.pool.consumer(SOURCE)
     assert eye.state is MappingState.FALLBACK
     joined(camera, eye)
-    wait_until(lambda: native.latest(0.05) is None)
+    joined(camera, native)
+    wait_until(lambda: eye.latest(0.05) is None)
+    gaps = eye.counts["gap"]
     for number, shape in enumerate([(7, 5), (0, 3), (100, 150), (2, 3, 4)]):
         sent = image(number, shape)
         seq = camera.publish(sent, timestamp_ns=10_000 + number, trace_id=number + 1)
@@ -86,7 +89,7 @@ def test_consumer_without_shared_memory_gets_the_same_frames(here: Host, there: 
             assert np.array_equal(view, sent)
         for name in ("seq", "shape", "dtype", "order", "nbytes", "timestamp_ns", "trace_id", "epoch", "meta_version"):
             assert getattr(frame, name) == getattr(twin, name), name
-    assert eye.counts["gap"] == 0
+    assert eye.counts["gap"] == gaps
     assert eye.epoch == native.epoch
     assert not list(there.directory.glob("tensorpool-*")), "no shared memory on that host"
 

@@ -27,7 +27,7 @@ class Site:
         self._path = write_toml(
             directory / "host.toml",
             {
-                "aeron": {"directory": self._aeron, "driver_timeout": 3.0, "keepalive_interval": 0.2},
+                "aeron": {"directory": self._aeron, "driver_timeout": 6.0, "keepalive_interval": 0.2},
                 "driver": {"shm_base_dir": str(directory), "announce_period_ms": 200, "media_driver": "external"},
                 "discovery": {"host": name},
                 "profiles": {"default": {"nslots": 32, "pools": [{"pool_id": 1, "stride_bytes": 32_768}]}},

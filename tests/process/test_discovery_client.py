@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import framepool as fp
 from framepool.client.fallback import Arrived, SourceRequest
 from framepool.client.mapping import MappingState
 from framepool.client.pool import Pool
+from framepool.clock import NANOS_PER_SECOND
 from framepool.config import Config, DiscoveryConfig, StreamConfig, StreamIds
 from framepool.driver.driver import ShmDriver
 from framepool.errors import (
@@ -41,7 +44,7 @@ from framepool.wire._generated.discovery_910 import PayloadPool, Result
 from framepool.wire._generated.driver_901 import ResponseCode, Role, ShmAttachRequest, ShmAttachResponse
 from tests.support.driver_client import DriverClient
 from tests.support.drivers import running_driver, table
-from tests.support.onlooker import STREAM, Onlooker, first_frame, small_config, wait_until
+from tests.support.onlooker import PATIENCE, STREAM, Onlooker, first_frame, small_config, wait_until
 from tests.support.oracle import Oracle, result
 from tests.support.regions import make_stream, maps_below
 
@@ -123,16 +126,24 @@ def test_consumer_waits_for_the_name_to_appear(pool: fp.Pool) -> None:
     assert [eye.stream_id for eye in eyes] == [STREAM]
 
 
+def not_found(pool: fp.Pool, name: str) -> str:
+    """Why; asked again if the driver was too slow for the last question of all."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with pytest.raises(DiscoveryError) as told:
+            pool.consumer(name, timeout=1)
+        if isinstance(told.value, StreamNotFound) and "could not be found out" not in str(told.value):
+            return str(told.value)
+        assert time.monotonic() < deadline, told.value
+
+
 def test_name_that_nobody_has_is_an_error_that_names_similar_ones(pool: fp.Pool) -> None:
-    with pytest.raises(StreamNotFound, match=r"'camera'.*there are 0 streams"):
-        pool.consumer("camera", timeout=1)
+    assert re.search(r"'camera'.*there are 0 streams", not_found(pool, "camera"))
     for number, name in enumerate(("camera-left", "camera-right", "gauge")):
         pool.producer(STREAM + number, name=name)
     wait_until(lambda: len(pool.discover()) == 3)
-    with pytest.raises(StreamNotFound, match=r"'camera-lift'.*similar: 'camera-left', 'camera-right'$"):
-        pool.consumer("camera-lift", timeout=1)
-    with pytest.raises(StreamNotFound, match="there are: 'camera-left', 'camera-right', 'gauge'"):
-        pool.consumer("zzz", timeout=1)
+    assert re.search(r"'camera-lift'.*similar: 'camera-left', 'camera-right'$", not_found(pool, "camera-lift"))
+    assert "there are: 'camera-left', 'camera-right', 'gauge'" in not_found(pool, "zzz")
 
 
 def test_two_streams_of_one_name_are_an_error_that_says_how_to_choose(pool: fp.Pool) -> None:
@@ -154,6 +165,17 @@ def test_nobody_to_ask_is_said(media_driver: MediaDriver, base_dir: Path) -> Non
             pool.consumer("camera", timeout=0.1)
 
 
+def require_rejection(pool: fp.Pool, stream: Any) -> None:
+    """Asked again if the driver was too slow to say so."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with pytest.raises((AttachRefused, DiscoveryError)) as refused:
+            pool.consumer(stream, timeout=1)
+        if "REJECTED" in str(refused.value):
+            return
+        assert time.monotonic() < deadline, refused.value
+
+
 @pytest.mark.clause("N-7-03")
 def test_finding_a_stream_is_no_permission(config: Config) -> None:
     closed = msgspec.structs.replace(config, streams=(StreamConfig(stream_id=STREAM, roles=("producer",)),))
@@ -161,17 +183,16 @@ def test_finding_a_stream_is_no_permission(config: Config) -> None:
         pool.producer(STREAM, name="camera")
         (found,) = pool.discover("camera")
         for stream in ("camera", found):
-            with pytest.raises(AttachRefused, match="REJECTED"):
-                pool.consumer(stream, timeout=1)
+            require_rejection(pool, stream)
         before = len(maps_below(Path(config.driver.shm_base_dir)))
-        with pytest.raises(AttachRefused):
-            pool.consumer("camera", timeout=0.3)
+        require_rejection(pool, "camera")
         assert len(maps_below(Path(config.driver.shm_base_dir))) == before
 
 
 @pytest.mark.clause("N-7-02")
-def test_consumer_that_was_found_by_name_notices_when_announces_stop(base_dir: Path) -> None:
-    with running_driver("external", base_dir, table(base_dir)) as driver, fp.connect(driver.config) as pool:
+def test_consumer_that_was_found_by_name_notices_when_announces_stop(base_dir: Path, media_driver: MediaDriver) -> None:
+    values = table(base_dir, media_driver="external")
+    with running_driver("external", base_dir, values) as driver, fp.connect(driver.config) as pool:
         pool.producer(STREAM, name="camera")
         eye = pool.consumer("camera")
         assert eye.state is MappingState.MAPPED
@@ -232,7 +253,7 @@ def test_what_discovery_says_is_not_mapped_without_the_drivers_word(media_driver
         control = onlooker.listen(config.stream_ids.control)
         with oracle.answering(as_result(layout)), opened(Path(layout.header_uri.path).parent) as files:
             with pytest.raises(AttachRefused, match="is a driver running"):
-                pool.consumer("camera", timeout=3)
+                pool.consumer("camera", timeout=6)
         assert {request.stream_id for request in control.all(ShmAttachRequest)} == {layout.stream_id}
         assert files == []
         assert maps_below(base_dir / "tensorpool") == []
@@ -318,7 +339,7 @@ def granted(correlation_id: int, layout: StreamLayout) -> ShmAttachResponse:
 @pytest.mark.clause("N-5.2-09", "N-7-01")
 def test_request_goes_to_the_driver_that_the_result_names(base_dir: Path, silent: Config) -> None:
     """Two drivers with the same stream id; announces are rare, because they do not say whose they are."""
-    rare = msgspec.structs.replace(silent.driver, announce_period_ms=60_000)
+    rare = msgspec.structs.replace(silent.driver, announce_period_ms=60_000, lease_expiry_ms=120_000)
     first = msgspec.structs.replace(silent, driver=rare)
     second = msgspec.structs.replace(
         first,
@@ -377,6 +398,7 @@ def test_result_that_is_older_than_what_is_announced_is_asked_for_again(hinted: 
     camera = hinted.producer(STREAM, name="camera")
     epoch = camera._place.identity()[1]  # type: ignore[index]
     wait_until(lambda: hinted.plane.announced(STREAM))
+    hinted._discovery()._freshness_ns = 60 * NANOS_PER_SECOND  # an announce counts, however long ago it came
     with oracle.answering(result(STREAM, epoch=epoch - 1)) as answers:
         assert hinted.discover("camera") == []
         assert len({request.request_id for request in oracle.heard}) == 3, "asked again, and not for ever"
@@ -393,7 +415,7 @@ def test_stream_of_another_host_is_never_attached_to(hinted: fp.Pool, silent: Co
             (found,) = hinted.discover("camera")
             for stream in ("camera", found):
                 with pytest.raises(NotLocal, match=f"stream {STREAM} .*host elsewhere.*bridge.*{STREAM}"):
-                    hinted.consumer(stream, timeout=2)
+                    hinted.consumer(stream, timeout=10)
         assert control.all(ShmAttachRequest) == []
 
 
@@ -448,7 +470,7 @@ def test_stream_of_another_host_comes_another_way_where_one_is_configured(silent
 
     with Oracle(config.aeron) as oracle, Onlooker(config) as onlooker, Pool(config, open_source=open_source) as pool:
         control = onlooker.listen(config.stream_ids.control)
-        with oracle.answering(hint(host="elsewhere")), pool.consumer("camera", timeout=1) as eye:
+        with oracle.answering(hint(host="elsewhere")), pool.consumer("camera", timeout=10) as eye:
             assert eye.state is MappingState.FALLBACK
             assert [(source.request.uri, source.request.stream_id) for source in sources] == [("bridge://lab", STREAM)]
         assert control.all(ShmAttachRequest) == []

@@ -16,6 +16,7 @@ from framepool.config import Config, DiscoveryConfig, RegistryConfig, SourceConf
 from framepool.discovery.registry import Registry, RegistryServer
 from framepool.errors import CommandRefused
 from framepool.service import Commander
+from framepool.service.commander import Sent
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings
@@ -25,7 +26,6 @@ from tests.support.discovery_rig import (
     DiscoveryRig,
     SpokenDriver,
     announce,
-    free_port,
     meta,
     new_channel,
     new_stream_id,
@@ -33,12 +33,13 @@ from tests.support.discovery_rig import (
     source,
 )
 from tests.support.drivers import table, write_toml
+from tests.support.ports import free_port
 from tests.support.processes import Process, Processes
 
 STREAMS = (10_000, 10_001)
 HOSTS = ("rig-0", "rig-1")
 PERIOD_MS = 100
-HEARD_MS = 10 * PERIOD_MS
+HEARD_MS = 20 * PERIOD_MS
 """What registries take for the period: a driver that gets no processor for a while keeps its streams."""
 
 
@@ -153,13 +154,14 @@ def test_registries_follow_drivers_through_death_and_restart(fleet: Fleet) -> No
 def test_death_of_one_of_two_registries_is_not_noticed(fleet: Fleet) -> None:
     _, registries = fleet.start_all()
     config = Config(aeron=fleet.aeron, discovery=DiscoveryConfig(registries=tuple(fleet.registries), host="rig-9"))
+    for number in range(2):
+        with fleet.asker(number) as asker:
+            asker.until(lambda asker=asker: len(asker.ask(stream_id=10_000).results) == 2)
     with fp.connect(config) as pool:
-        deadline = time.monotonic() + 30
-        while len(pool.discover(stream_id=10_000)) < 2:
-            assert time.monotonic() < deadline
+        assert len(pool.discover(stream_id=10_000, timeout=30)) == 2
         registries[0].kill()
         for _ in range(3):
-            found = pool.discover(stream_id=10_000)
+            found = pool.discover(stream_id=10_000, timeout=30)
             assert [(each.driver, each.local) for each in found] == [("rig-0/cameras", False), ("rig-1/cameras", False)]
         registries[1].signal(signal.SIGTERM)
         assert registries[1].wait() == 0
@@ -177,6 +179,7 @@ def test_drivers_that_share_an_endpoint_are_told_apart_by_their_session(media_dr
             channel=f"aeron:udp?endpoint=127.0.0.1:{port}|session-id={session}|term-length=64k",
             announce_stream_id=1001,
             metadata_stream_id=1300,
+            announce_period_ms=60_000,  # it is said once
         )
         for session in (101, 102)
     )
@@ -240,13 +243,16 @@ def commander(rig: DiscoveryRig) -> Iterator[Commander]:
 
 def command(rig: DiscoveryRig, commander: Commander, key: str, value: Any = None) -> Any:
     """Sends a command while the registry is turned; what it gave back."""
-    sent = commander.send("service:registry", key, value)
+    sent: Sent | None = None
 
     def done() -> bool:
+        nonlocal sent
+        sent = sent or commander.send("service:registry", key, value)
         commander.poll()
-        return sent.done
+        return sent is not None and sent.done
 
     rig.asker.until(done)
+    assert sent is not None
     if sent.error is not None:
         raise CommandRefused(sent.error)
     return sent.result

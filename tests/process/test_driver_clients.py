@@ -248,6 +248,20 @@ def test_consumer_whose_lease_ended_delivers_nothing_until_it_has_a_new_one(
         rig.turn_until(lambda: (other.plane.do_work(), camera.publish(5), eye.look())[2])
 
 
+def test_place_that_is_given_up_before_the_answer_leaves_no_lease_behind(driver: RunningDriver, rig: Rig) -> None:
+    """The leases of this driver last for minutes: one that nobody knows of would keep the next producer out."""
+    assert driver.process is not None
+    driver.process.signal(signal.SIGSTOP)
+    try:
+        seat = rig.seat(STREAM, Role.PRODUCER)
+        rig.turn_until(lambda: seat.awaits_answer)
+        rig.plane.remove(seat)
+    finally:
+        driver.process.signal(signal.SIGCONT)
+    rig.turn_until(lambda: seat.attachment.counts["granted after detach"] == 1)
+    rig.attached(rig.camera(STREAM))
+
+
 @pytest.mark.clause("D-4.9-08")
 def test_write_in_flight_is_abandoned_when_the_lease_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     camera = rig.camera(STREAM)

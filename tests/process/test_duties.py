@@ -36,7 +36,7 @@ MILLI = 1_000_000
 def config(base_dir: Path) -> Config:
     return Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir)),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100, lease_expiry_ms=60_000),
         profiles={"default": ProfileConfig(nslots=64, pools=(PoolConfig(pool_id=1, stride_bytes=2**18),))},
     )
 
@@ -109,7 +109,7 @@ def test_each_logical_stream_goes_where_the_configuration_says(base_dir: Path) -
     ids = StreamIds(control=2000, announce=2001, descriptor=2100, qos=2200, metadata=2300)
     config = Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100, lease_expiry_ms=60_000),
         profiles={"default": ProfileConfig(nslots=4, pools=(PoolConfig(pool_id=1, stride_bytes=1024),))},
         stream_ids=ids,
     )

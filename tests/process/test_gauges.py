@@ -25,7 +25,7 @@ def config(base_dir: Path) -> Config:
     profile = ProfileConfig(nslots=8, pools=(PoolConfig(pool_id=1, stride_bytes=65_536),))
     return Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir)),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100, lease_expiry_ms=60_000),
         profiles={"default": profile},
     )
 
@@ -36,6 +36,9 @@ def until(condition: Callable[[], object], work: Callable[[], object] = lambda: 
         assert time.monotonic() < deadline
         work()
         time.sleep(0.005)
+
+
+LATENCIES = ("latency_p50_ns", "latency_p99_ns")
 
 
 def told(config: Config, role: Role) -> dict[str, int]:
@@ -49,10 +52,16 @@ def test_frames_their_size_and_their_age_are_told_in_counters(config: Config) ->
             camera.publish(np.zeros(SHAPE, np.uint16))
             eye.poll()
 
-        until(lambda: told(config, Role.CONSUMER).get("latency_p50_ns"), work)
-        until(lambda: told(config, Role.PRODUCER).get("frames"), work)
-        assert told(config, Role.PRODUCER)["frame_bytes"] == 2 * 32 * 48
-        consumer = told(config, Role.CONSUMER)
+        producer: dict[str, int] = {}
+        consumer: dict[str, int] = {}
+
+        def all_told() -> bool:
+            producer.update(told(config, Role.PRODUCER))
+            consumer.update(told(config, Role.CONSUMER))
+            return {"frames", "frame_bytes"} <= producer.keys() and {*LATENCIES} <= consumer.keys()
+
+        until(all_told, work)
+        assert producer["frame_bytes"] == 2 * 32 * 48
         assert 0 < consumer["latency_p50_ns"] <= consumer["latency_p99_ns"]
         assert {gauge.stream_id for gauge in gauges.read(config.aeron.directory)} == {STREAM}
         eye.close()

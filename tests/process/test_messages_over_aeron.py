@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire.describe import describe
 from framepool.wire.dispatch import decode, peek_header
+from tests.support.ports import free_port
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VECTORS: list[dict[str, Any]] = [
@@ -23,12 +23,6 @@ VECTORS: list[dict[str, Any]] = [
     for vector in json.loads((GOLDEN / name).read_text())
     if vector["with_header"]
 ]
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def carry(client: Client, where: str, messages: list[bytes]) -> list[bytes]:

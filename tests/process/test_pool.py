@@ -29,7 +29,7 @@ NSLOTS = 8
 def pool(base_dir: Path) -> Iterator[fp.Pool]:
     config = Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir)),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100, lease_expiry_ms=60_000),
         profiles={
             "default": ProfileConfig(
                 nslots=NSLOTS,
@@ -396,5 +396,5 @@ def test_program_that_closes_nothing_ends_in_silence_and_gives_its_leases_back(p
     program = [sys.executable, "-c", UNCLOSED]
     done = subprocess.run(program, env={**os.environ, **places}, capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
-    with pool.producer(STREAM, timeout=1.5) as camera:  # before the lease of the other one would have ended
+    with pool.producer(STREAM, timeout=20) as camera:  # before the lease of the other one would have ended
         assert camera.attached

@@ -49,7 +49,7 @@ def configuration(base: Path, nslots: int = NSLOTS) -> Config:
     )
     return Config(
         aeron=AeronSettings(directory=str(base / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base)),
+        driver=DriverConfig(shm_base_dir=str(base), announce_period_ms=100, lease_expiry_ms=60_000),
         profiles={"default": profile},
     )
 

@@ -40,7 +40,7 @@ def config(base_dir: Path) -> Config:
     profile = ProfileConfig(nslots=NSLOTS, pools=(PoolConfig(pool_id=1, stride_bytes=1024),))
     return Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir)),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=100, lease_expiry_ms=60_000),
         profiles={"default": profile},
     )
 

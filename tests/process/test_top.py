@@ -38,7 +38,7 @@ def config(base_dir: Path) -> Iterator[Config]:
     profile = ProfileConfig(nslots=8, pools=(PoolConfig(pool_id=1, stride_bytes=4096),))
     config = Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=200),
+        driver=DriverConfig(shm_base_dir=str(base_dir), announce_period_ms=200, lease_expiry_ms=60_000),
         profiles={"default": profile},
     )
     ended = threading.Event()

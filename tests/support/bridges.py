@@ -7,7 +7,6 @@ host, the channels between the bridges included.
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -24,20 +23,10 @@ from framepool.transport import channel
 from framepool.transport.aeron import Client, Publication
 from framepool.wire.message import Message
 from tests.support.onlooker import PATIENCE, Ear, wait_until
+from tests.support.ports import free_ports
 
 SOURCE, DEST = 10_000, 50_000
 POOLS = [{"pool_id": 1, "stride_bytes": 4096}, {"pool_id": 2, "stride_bytes": 65_536}]
-
-
-def free_ports(count: int) -> list[int]:
-    """UDP ports that nobody has on this machine right now."""
-    with contextlib.ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-        return ports
 
 
 def link(first_stream_id: int = 3000, *, metadata: bool = True, **more: Any) -> dict[str, Any]:
@@ -68,7 +57,7 @@ class Host:
         self.directory.mkdir()
         self.table: dict[str, Any] = {
             "aeron": {"directory": str(self.directory / "aeron")},
-            "driver": {"shm_base_dir": str(self.directory), "announce_period_ms": 100},
+            "driver": {"shm_base_dir": str(self.directory), "announce_period_ms": 100, "lease_expiry_ms": 60_000},
             "discovery": {"host": name},
             "profiles": {"default": {"nslots": 16, "pools": POOLS}},
             **sections,
@@ -93,7 +82,7 @@ class Host:
 
     def bridge(self, link: dict[str, Any], *mappings: dict[str, Any], **more: Any) -> Bridge:
         """A bridge in this process that ends with the host."""
-        section = {"instance_id": f"bridge-{self.name}", **link, **more}
+        section = {"instance_id": f"bridge-{self.name}", "assembly_timeout_ms": 30_000, **link, **more}
         config = self.configured(bridge=section, mappings=list(mappings))
         return self._opened.enter_context(fp.bridge(config))
 
@@ -200,7 +189,11 @@ def carried(camera: fp.Producer, eye: fp.Consumer, count: int = 5, first: int = 
 
 
 def joined(camera: fp.Producer, eye: fp.Consumer) -> None:
-    """Publishes until frames arrive: from then on every one of them is accounted for."""
-    wait_until(lambda: camera.publish(image(0)) is not None and eye.latest(0.05) is not None)
-    while eye.latest(0.1):
-        pass
+    """Publishes until a frame has come that none was sent after: from then on every one of them is accounted for.
+    Five a second, which lap no ring while somebody pauses."""
+
+    def arrived() -> bool:
+        seq = camera.publish(image(0))
+        return seq is not None and eye.wait_for(seq, 0.2) is not None
+
+    wait_until(arrived)

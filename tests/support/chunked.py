@@ -19,7 +19,7 @@ from framepool.transport.aeron import Client, ExclusivePublication, Subscription
 from framepool.wire._generated.bridge_902 import BridgeFrameChunk
 from framepool.wire._generated.control_900 import SlotHeader
 from framepool.wire.constants import MESSAGE_HEADER_BYTES
-from tests.support.bridges import free_ports
+from tests.support.ports import free_ports
 
 STREAM, EPOCH = 10_000, 7
 SIZING = ChunkSizing(mtu_bytes=512, chunk_bytes=64)

@@ -25,14 +25,14 @@ STREAM = 10_000
 TEMPLATE = """
 [aeron]
 directory = "{base}/aeron"
-driver_timeout = 3.0
+driver_timeout = 6.0
 keepalive_interval = 0.2
 
 [driver]
 shm_base_dir = "{base}"
 announce_period_ms = 500
 keepalive_interval_ms = 500
-lease_expiry_ms = 3000
+lease_expiry_ms = 8000
 
 [supervisor]
 report_period_ms = 1000

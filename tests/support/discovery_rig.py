@@ -7,7 +7,6 @@ channels is what the registry gets to hear.
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, Literal, Self
@@ -30,6 +29,7 @@ from framepool.wire._generated.control_900 import (
 from framepool.wire._generated.discovery_910 import DiscoveryRequest, DiscoveryResponse, Tag
 from framepool.wire.attributes import attribute_of
 from framepool.wire.message import Message
+from tests.support.ports import free_port
 
 Media = Literal["ipc", "udp"]
 MEDIA: tuple[Media, ...] = ("ipc", "udp")
@@ -38,13 +38,6 @@ WINDOW = 3 * NANOS_PER_SECOND
 TERM = "term-length=64k"
 _request_ids = itertools.count(1_000_000)  # no number of a `DriverClient`: both are heard on one control stream
 _stream_ids = itertools.count(40_000)
-
-
-def free_port() -> int:
-    """A UDP port of this machine that nobody has right now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def new_channel(media: Media, term: str = TERM) -> str:

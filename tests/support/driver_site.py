@@ -20,7 +20,7 @@ STREAM = 10_001
 TEMPLATE = """
 [aeron]
 directory = "{base}/aeron"
-driver_timeout = 3.0
+driver_timeout = 6.0
 keepalive_interval = 0.2
 
 [driver]

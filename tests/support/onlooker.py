@@ -25,7 +25,9 @@ def small_config(base_dir: Path, *, nslots: int = 64, stride_bytes: int = 2**16,
     """Everything below `base_dir`, one pool, announces often enough that no test waits for them."""
     return Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir), **{"announce_period_ms": 100, **driver}),
+        driver=DriverConfig(
+            shm_base_dir=str(base_dir), **{"announce_period_ms": 100, "lease_expiry_ms": 60_000, **driver}
+        ),
         profiles={"default": ProfileConfig(nslots=nslots, pools=(PoolConfig(pool_id=1, stride_bytes=stride_bytes),))},
     )
 

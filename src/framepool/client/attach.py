@@ -180,14 +180,19 @@ class Attachment:
         return False
 
     def detach(self) -> None:
-        """Gives the lease back, as far as the driver can be told, and stays detached."""
+        """Gives the lease back, as far as the driver can be told, and stays detached. What was asked for and is granted
+        later is given back then, if the answer is brought here (`awaits_answer`)."""
         grant, self.grant = self.grant, None
         self._end_beat()
         self.state = AttachState.DETACHED
         self._correlation_id = None
-        self._asked.clear()
         if grant is not None:
-            self._give_back(grant)
+            self._give_back(grant.lease_id)
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the driver was asked and has not answered yet."""
+        return bool(self._asked)
 
     def ask_again(self, why: str) -> None:
         """Gives the lease back and asks for another one: the driver looks at the files before it grants it."""
@@ -223,9 +228,14 @@ class Attachment:
         A grant counts also when it answers an earlier request, given up as unanswered: it is our lease, and as long
         as it lives every later request is rejected (Driver 4.8).
         """
-        if self.state is not AttachState.ATTACHING or response.correlation_id not in self._asked:
+        if response.correlation_id not in self._asked:
             return
         self._asked.remove(response.correlation_id)
+        if self.state is AttachState.DETACHED:
+            if response.code is ResponseCode.OK and response.lease_id is not None:
+                self.counts["granted after detach"] += 1
+                self._give_back(response.lease_id)
+            return
         if response.code is not ResponseCode.OK and response.correlation_id != self._correlation_id:
             return
         self._correlation_id = None
@@ -246,7 +256,7 @@ class Attachment:
         if grant.lifetime_ns is not None and grant.lifetime_ns <= 0:
             self.counts["granted too late"] += 1
             log.info("stream %d: the lease had run out before its grant was read", self.stream_id)
-            self._give_back(grant)
+            self._give_back(grant.lease_id)
             self._attach_again(self._next_pause())
             return
         self.grant = grant
@@ -378,13 +388,13 @@ class Attachment:
         grant = self.grant
         self._lost(why)
         if grant is not None:
-            self._give_back(grant)
+            self._give_back(grant.lease_id)
 
-    def _give_back(self, grant: Grant) -> None:
+    def _give_back(self, lease_id: int) -> None:
         self._send(
             ShmDetachRequest(
                 correlation_id=_correlation_id(),
-                lease_id=grant.lease_id,
+                lease_id=lease_id,
                 stream_id=self.stream_id,
                 client_id=self.client_id,
                 role=self.role,

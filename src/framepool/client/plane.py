@@ -46,6 +46,8 @@ SETTLE_NS = 20 * NANOS_PER_MILLI
 """Of a duty cycle for mapping: leases and messages are not to wait for files."""
 MAX_ANNOUNCED = 4_096
 """Streams whose last announce is remembered."""
+MAX_LEAVING = 64
+"""Places that were given up while the driver had not answered them yet: what it grants them is given back."""
 
 
 class Member(Protocol):
@@ -96,6 +98,11 @@ class Place(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives everything back."""
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether it is to be told of answers to requests even after it was closed."""
+        return False
 
     def start(self) -> None:
         """Called once, when the plane takes the place in."""
@@ -156,6 +163,7 @@ class ControlPlane:
         self._announced: dict[int, tuple[ShmPoolAnnounce, int]] = {}
         self._forgotten = 0
         self._unsettled: deque[Place] = deque()
+        self._leaving: deque[Place] = deque(maxlen=MAX_LEAVING)
         self.listen("control", ShmAttachResponse, self._on_attach_response)
         self.listen("announce", ShmPoolAnnounce, self._on_announce)
         self.listen("control", ShmLeaseRevoked, self._on_lease_revoked)
@@ -230,6 +238,8 @@ class ControlPlane:
                 with contextlib.suppress(ValueError):
                     self._unsettled.remove(place)
                 place.close()
+                if place.awaits_answer:
+                    self._leaving.append(place)
 
     def send(self, message: Message) -> bool:
         """Puts a message on the control stream; False when Aeron did not take it."""
@@ -295,8 +305,10 @@ class ControlPlane:
         return publication
 
     def _on_attach_response(self, response: ShmAttachResponse) -> None:
-        for place in self.places:
+        for place in (*self.places, *self._leaving):
             place.on_attach_response(response)
+        while self._leaving and not self._leaving[0].awaits_answer:
+            self._leaving.popleft()
 
     def _on_announce(self, announce: ShmPoolAnnounce) -> None:
         self._announced.pop(announce.stream_id, None)  # the last one heard stands last

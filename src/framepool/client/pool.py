@@ -174,7 +174,7 @@ class Pool:
         stream_id: int | None = None,
         producer_id: int | None = None,
         data_source_id: int | None = None,
-        timeout: float = 2.0,
+        timeout: float = 10.0,
     ) -> list[Stream]:
         """The streams that are known, of this host and of others; all that is given must match, byte for byte.
 

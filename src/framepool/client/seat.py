@@ -75,6 +75,10 @@ class Seat(Place):
         """The regions to use right now: none without a lease that holds."""
         return self.mapping.stream if self.attachment.valid() else None
 
+    @property
+    def awaits_answer(self) -> bool:
+        return self.attachment.awaits_answer
+
     def start(self) -> None:
         self.attachment.start()
 

@@ -214,7 +214,9 @@ def refuse_if_alive(directory: str, previous_owner: int | None) -> None:
     if before.pid == previous_owner or before.age() > HEARTBEAT_WATCH:
         return
     deadline = time.monotonic() + HEARTBEAT_WATCH
-    while time.monotonic() < deadline:
+    over = False
+    while not over:
+        over = time.monotonic() >= deadline  # and one more look: we may have slept longer than meant to
         time.sleep(0.02)
         if cnc.driver_status(directory).heartbeat_ms != before.heartbeat_ms:
             raise MediaDriverRunning(

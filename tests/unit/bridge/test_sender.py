@@ -20,8 +20,8 @@ from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.bridge_902 import BridgeFrameChunk
-from tests.support.bridges import free_ports
 from tests.support.chunked import EPOCH, STREAM, Link, Slots, noise
+from tests.support.ports import free_ports
 from tests.support.slots import CoreSlots
 from tests.unit.transport.conftest import open_for_messages
 

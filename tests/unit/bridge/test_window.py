@@ -10,7 +10,7 @@ import pytest
 from framepool.bridge import window
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
-from tests.support.discovery_rig import free_port
+from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -396,17 +396,42 @@ def test_detach_gives_the_lease_back_and_its_own_notice_is_ignored(
     assert wire.sent == []
 
 
-@pytest.mark.parametrize("mutate", [lambda client: client.start(), lambda client: client.detach()])
-def test_late_answer_after_a_change_of_mind_is_not_taken(
-    client: Attachment, wire: Wire, clock: ManualClock, mutate: Callable[[Attachment], None]
-) -> None:
+def test_lease_that_is_granted_after_all_is_given_back(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+    """Nobody would use it, and as long as it lives the driver keeps everybody else from the stream."""
     client.start()
     client.do_work()
     (request,) = wire.take(ShmAttachRequest)
     client.detach()
-    mutate(client)
+    assert client.awaits_answer
     client.on_attach_response(ok(request.correlation_id, clock))
     assert client.grant is None
+    assert client.state is AttachState.DETACHED
+    (given_back,) = wire.take(ShmDetachRequest)
+    assert (given_back.lease_id, given_back.client_id) == (5, 77)
+    assert not client.awaits_answer
+
+
+def test_refusal_after_detach_is_the_end_of_it(client: Attachment, wire: Wire, clock: ManualClock) -> None:
+    client.start()
+    client.do_work()
+    (request,) = wire.take(ShmAttachRequest)
+    client.detach()
+    client.on_attach_response(ShmAttachResponse(correlation_id=request.correlation_id, code=ResponseCode.REJECTED))
+    assert wire.sent == []
+    assert not client.awaits_answer
+
+
+def test_grant_of_before_counts_for_whoever_changed_its_mind(
+    client: Attachment, wire: Wire, clock: ManualClock
+) -> None:
+    """It is this client's lease: as long as it lives, its next request would be rejected."""
+    client.start()
+    client.do_work()
+    (request,) = wire.take(ShmAttachRequest)
+    client.detach()
+    client.start()
+    client.on_attach_response(ok(request.correlation_id, clock))
+    assert client.grant is not None
 
 
 def test_random_client_ids_differ_and_are_never_reserved() -> None:

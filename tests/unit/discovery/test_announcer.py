@@ -17,7 +17,8 @@ from framepool.discovery.announcer import LONGEST_STEP_NS, SLOWEST, Announcer, L
 from framepool.transport.aeron import Client, Outcome
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
-from tests.support.discovery_rig import PATIENCE, announce, free_port, meta, source
+from tests.support.discovery_rig import PATIENCE, announce, meta, source
+from tests.support.ports import free_port
 
 PERIOD = NANOS_PER_SECOND
 

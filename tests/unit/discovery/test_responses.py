@@ -15,7 +15,8 @@ from framepool.discovery.responses import IDLE_NS, Responses
 from framepool.errors import MediaDriverLost
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
-from tests.support.discovery_rig import PATIENCE, free_port
+from tests.support.discovery_rig import PATIENCE
+from tests.support.ports import free_port
 
 CHANNEL = "aeron:ipc?term-length=64k"
 LIMITS = ResponseConfig(max_endpoints=3, endpoints_per_second=1000, timeout_ms=1_000)

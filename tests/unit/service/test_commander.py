@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from framepool.transport import channel
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.event_905 import EventMessage
+from tests.support.ports import free_port
 from tests.unit.service.conftest import Operator, wait_until
 from tests.unit.service.test_service import TAG, Kiln
 
@@ -164,9 +164,7 @@ def test_commands_and_echoes_go_over_the_configured_streams(media_driver: MediaD
 def endpoint(media: str) -> str:
     if media == "ipc":
         return "aeron:ipc?term-length=64k"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"aeron:udp?endpoint=127.0.0.1:{probe.getsockname()[1]}|term-length=64k"
+    return f"aeron:udp?endpoint=127.0.0.1:{free_port()}|term-length=64k"
 
 
 def streams(config: Config) -> list[tuple[int, str]]:

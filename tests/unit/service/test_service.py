@@ -146,7 +146,9 @@ def kiln(client: Client, config: Config, operator: Operator) -> Iterator[Turned]
 
 
 def event(key: str, value: Any = None, **fields: Any) -> bytes:
-    return Event(**{"tag": TAG, "key": key, "value": value, "correlation_id": 42, "timestamp_ns": 10**18, **fields}).encode()
+    return Event(
+        **{"tag": TAG, "key": key, "value": value, "correlation_id": 42, "timestamp_ns": 10**18, **fields}
+    ).encode()
 
 
 @pytest.mark.clause("S-4-02", "S-6-01", "S-5.2-06")

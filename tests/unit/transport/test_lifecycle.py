@@ -15,7 +15,7 @@ import pytest
 from framepool.errors import TransportClosed, TransportError
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
-from tests.support.bridges import free_ports
+from tests.support.ports import free_ports
 from tests.unit.transport.conftest import CHANNEL, Ends
 
 Until = Callable[..., None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import struct
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 
 from framepool.errors import TransportClosed, TransportError
 from framepool.transport.aeron import AnyPublication, Claim, Client, Filter, Outcome, Subscription
+from tests.support.ports import free_port
 from tests.unit.transport.conftest import CHANNEL, Ends, open_for_messages
 
 BIG_CHANNEL = "aeron:ipc?term-length=16m"
@@ -223,9 +223,7 @@ def test_megabyte_arrives_whole_by_a_fresh_bound_method_on_each_poll(client: Cli
 
 
 def test_udp_carries_messages_and_fragments_too(client: Client, until: Until) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        udp = f"aeron:udp?endpoint=127.0.0.1:{probe.getsockname()[1]}|term-length=1m"
+    udp = f"aeron:udp?endpoint=127.0.0.1:{free_port()}|term-length=1m"
     subscription = client.add_subscription(udp, 30)
     publication = client.add_publication(udp, 30)
     until(lambda: open_for_messages(publication) and subscription.is_connected)
