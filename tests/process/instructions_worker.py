@@ -12,6 +12,7 @@ import numpy as np
 def main(directory: str, count: str) -> None:
     os.environ["FRAMEPOOL_AERON_DIRECTORY"] = f"{directory}/aeron"
     os.environ["FRAMEPOOL_DRIVER_SHM_BASE_DIR"] = directory
+    os.environ["FRAMEPOOL_DRIVER_LEASE_EXPIRY_MS"] = "120000"
     import framepool as fp
 
     image = np.zeros(64, np.uint8)

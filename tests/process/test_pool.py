@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import framepool as fp
 from framepool.config import Config, DriverConfig, PoolConfig, ProfileConfig
 from framepool.errors import AttachRefused, FrameOverwritten, NoPoolFits, TensorError
 from framepool.transport.settings import AeronSettings
+from tests.support.onlooker import first_frame
 
 STREAM = 10_000
 NSLOTS = 8
@@ -50,12 +51,7 @@ def camera(pool: fp.Pool) -> fp.Producer:
 def eye(pool: fp.Pool, camera: fp.Producer) -> fp.Consumer:
     """A consumer that a first frame has reached, so that every later one is accounted for."""
     eye = pool.consumer(STREAM)
-    deadline = time.monotonic() + 20
-    while not eye.latest(0.05):
-        assert time.monotonic() < deadline
-        camera.publish(np.zeros(1, np.uint8))
-    while eye.latest(0.05):
-        pass
+    first_frame(camera, eye)
     eye._own.subtract(eye.counts)  # the count begins here
     camera._own.subtract(camera.counts)
     return eye
@@ -257,8 +253,9 @@ def test_reader_that_is_far_behind_resumes_with_the_newest(
     pool: fp.Pool, camera: fp.Producer, eye: fp.Consumer
 ) -> None:
     behind = pool.consumer(STREAM, max_outstanding_seq_gap=2)
-    camera.publish(np.array([0], np.uint8))
-    assert take(behind).copy().tolist() == [0]
+    seq = camera.publish(np.array([0], np.uint8))
+    assert seq is not None
+    assert behind.wait_for(seq, 20) is not None, "who joins may hear older ones first"
     camera._frames.next_seq += 5
     for value in (1, 2, 3):
         camera.publish(np.array([value], np.uint8))
@@ -300,14 +297,23 @@ def test_frames_come_to_an_event_loop(camera: fp.Producer, eye: fp.Consumer) -> 
     assert asyncio.run(both()) == [1, 2, 3]
 
 
+def refusal(attach: Callable[[], object]) -> str:
+    """The driver's reason; asked again if it had no time to say it."""
+    deadline = time.monotonic() + 30
+    while True:
+        with pytest.raises(AttachRefused) as refused:
+            attach()
+        if "no answer" not in str(refused.value):
+            return str(refused.value)
+        assert time.monotonic() < deadline
+
+
 def test_second_producer_is_refused_with_the_drivers_reason(pool: fp.Pool, camera: fp.Producer) -> None:
-    with pytest.raises(AttachRefused, match="has a producer already"):
-        pool.producer(STREAM, timeout=2)
+    assert "has a producer already" in refusal(lambda: pool.producer(STREAM, timeout=2))
 
 
 def test_consumer_of_a_stream_that_is_not_there_is_refused(pool: fp.Pool) -> None:
-    with pytest.raises(AttachRefused, match="does not exist"):
-        pool.consumer(10_999, timeout=2)
+    assert "does not exist" in refusal(lambda: pool.consumer(10_999, timeout=2))
 
 
 def test_producer_that_closes_makes_room_for_the_next(pool: fp.Pool, camera: fp.Producer) -> None:

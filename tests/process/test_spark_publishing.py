@@ -14,12 +14,13 @@ from framepool.config import load
 from framepool.errors import AttachRefused, NotAttached
 from framepool.recorder.segment_file import SegmentFile
 from framepool.spark import tensor
-from framepool.spark.publishing import Origin, Seat, Seats, origin_of, publish
+from framepool.spark.publishing import SEATS, Origin, Seat, Seats, origin_of, publish
 from framepool.spark.sink import LiveStreamWriter, WriteOptions
 from tests.support.drivers import table, write_toml
+from tests.support.onlooker import wait_until
 
 TARGET = 20_000
-SHORT = {"name": "spark", "timeout": 5.0, "settle": 0.0}
+SHORT = {"name": "spark", "timeout": 30.0, "settle": 0.0}
 
 
 @pytest.fixture
@@ -123,3 +124,6 @@ def test_a_batch_is_published_in_order_once_and_again_if_that_was_not_written_do
         eye.close()
     first, second = ([(number, row, 10 * number + row) for row in range(4)] for number in range(2))
     assert seen == first + second + second
+    for seat in list(SEATS._seats.values()):  # what Spark's process keeps for the next batch is given up now
+        seat._wanted.touch()
+    wait_until(lambda: not SEATS._seats)

@@ -32,6 +32,7 @@ def driver(base_dir: Path) -> Iterator[RunningDriver]:
     values = table(base_dir)
     values["profiles"]["default"]["nslots"] = 256
     values["streams"] = [{"stream_id": STREAM}]
+    values["channels"]["descriptor"] = "aeron:ipc?term-length=1m"  # nobody is left behind who pauses for seconds
     with running_driver("embedded", base_dir, values) as running:
         yield running
 
@@ -122,6 +123,7 @@ def test_stack_is_published_once_along_its_first_axis(run: Terminal, tmp_path: P
 
 def test_lines_for_people_come_each_second_and_at_the_end(run: Terminal) -> None:
     publisher = run("publish", *SMALL, "--pattern=moving-spot")
+    publisher.wait_line("", 60)
     consumer = run("consume", "--max-rate=20", "--seconds=2.5")
     assert consumer.wait(30) == 0, consumer.lines
     assert len(consumer.lines) >= 2
@@ -133,7 +135,7 @@ def test_lines_for_people_come_each_second_and_at_the_end(run: Terminal) -> None
 
 
 def test_time_ends_a_publisher_that_waits_for_its_next_frame(run: Terminal) -> None:
-    publisher = run("publish", *SMALL, "--rate=0.001", "--seconds=0.5", "--json")
+    publisher = run("publish", *SMALL, "--rate=0.001", "--seconds=3", "--json")
     assert publisher.wait(30) == 0
     assert objects(publisher)[-1]["published"] == 1
 

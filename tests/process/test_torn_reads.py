@@ -59,7 +59,7 @@ def test_consumer_without_its_second_check_reports_torn_frames(base_dir: Path, p
 
 @pytest.mark.clause("W-8.2-15", "W-15.3-03")
 def test_word_is_never_seen_half_written(base_dir: Path, processes: Processes) -> None:
-    last = 2_000_000 - 1
+    last = 10_000_000 - 1
     (base_dir / "header").write_bytes(bytes(64 + 256))
     with (base_dir / "header").open("rb") as file:
         header = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -70,5 +70,5 @@ def test_word_is_never_seen_half_written(base_dir: Path, processes: Processes) -
             upper, lower = word >> 33, word >> 1 & 0xFFFFFFFF
             assert upper == lower
             seen.add(word)
-    assert writer.line() == "done"
+    assert writer.line(60) == "done"
     assert len(seen) > 2
