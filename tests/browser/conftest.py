@@ -88,9 +88,10 @@ def site() -> Iterator[ConsoleSite]:
             site.start_driver()
             site.publish(STREAM, "--name", "counter", "--dtype", "uint8")
             site.publish(STREAM + 1, "--name", HOSTILE, "--dtype", "uint8")
+            site.start_console()
+            site.wait_state(lambda state: len(state["streams"]) == 2, 60)
             site.framepool("consume", str(STREAM))
             site.framepool("record", str(base_dir / "recordings" / "night"), str(STREAM + 1), "--segment-seconds", "1")
-            site.start_console()
             yield site
             running.stop_all()
     finally:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import framepool as fp
-from tests.support.onlooker import first_frame, small_config
+from tests.support.onlooker import first_frame, small_config, wait_until
 
 STREAM = 10_000
 CLASSES = ("Consumer", "Frame", "Pool", "Producer", "Slot", "Stream")
@@ -61,7 +61,7 @@ DOCSTRINGS = dict(public())
 
 
 @contextlib.contextmanager
-def stage(base_dir: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool) -> Iterator[dict[str, Any]]:
+def stage(base_dir: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool, discovers: bool) -> Iterator[dict[str, Any]]:
     """What the examples find; the environment leads `fp.connect()` to the same driver."""
     monkeypatch.setenv("FRAMEPOOL_AERON_DIRECTORY", str(base_dir / "aeron"))
     monkeypatch.setenv("FRAMEPOOL_DRIVER_SHM_BASE_DIR", str(base_dir))
@@ -76,6 +76,8 @@ def stage(base_dir: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool) -> It
         eye = pool.consumer(STREAM)
         first_frame(camera, eye)
         camera.publish(image)
+        if discovers:
+            wait_until(lambda: pool.discover("camera", tags=["lab:3"]))
         yield {**names, "pool": pool, "camera": camera, "eye": eye, "frame": next(eye)}
 
 
@@ -86,7 +88,7 @@ def test_example_runs(name: str, base_dir: Path, monkeypatch: pytest.MonkeyPatch
     assert ">>> " in text, f"{name} has no example"
     if name in LIBRARIES:
         pytest.importorskip(LIBRARIES[name])
-    with stage(base_dir, monkeypatch, alone=name in ALONE) as names:
+    with stage(base_dir, monkeypatch, alone=name in ALONE, discovers=".discover(" in text) as names:
         test = doctest.DocTestParser().get_doctest(text, names, name, None, None)
         said: list[str] = []
         outcome = doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)

@@ -24,6 +24,7 @@ class Stage:
         self._environment = {
             "AERON_DIR": str(base_dir / "aeron"),
             "FRAMEPOOL_DRIVER_SHM_BASE_DIR": str(base_dir),
+            "FRAMEPOOL_DRIVER_LEASE_EXPIRY_MS": "60000",
             "PYTHONWARNINGS": "error",
         }
 

@@ -82,7 +82,12 @@ def main(base: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(shm)], check=True)
     table = {
         "aeron": {"directory": str(base / "aeron")},
-        "driver": {"shm_base_dir": str(shm), "keepalive_interval_ms": 500},
+        "driver": {
+            "shm_base_dir": str(shm),
+            "keepalive_interval_ms": 500,
+            "lease_expiry_ms": 60_000,
+            "announce_period_ms": 500,
+        },
         "profiles": {
             "default": {"nslots": 16, "pools": [{"pool_id": 1, "stride_bytes": 131072}]},
             "small": {"nslots": 4, "pools": [{"pool_id": 1, "stride_bytes": 4096}]},

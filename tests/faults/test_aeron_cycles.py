@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import threading
+import time
 
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
@@ -81,10 +82,14 @@ def test_thousand_cycles_leave_nothing_behind(media_driver: MediaDriver) -> None
     before = Footprint()
     for _ in range(CYCLES):
         cycle(media_driver, rng)
+    deadline = time.monotonic() + 30
     after = Footprint()
+    while (after.files > before.files or after.threads > before.threads) and time.monotonic() < deadline:
+        time.sleep(0.1)  # the media driver lets go of the last ones a moment later
+        after = Footprint()
     print(f"\nbefore: {before}\nafter:  {after}")
-    assert after.files == before.files
-    assert after.threads == before.threads
+    assert after.files <= before.files
+    assert after.threads <= before.threads
     assert after.aeron_maps <= before.aeron_maps + 60  # logs of the last cycles that the media driver lets linger
     assert after.maps <= before.maps + 80
     assert after.resident - before.resident < LEAK

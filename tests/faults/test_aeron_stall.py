@@ -68,7 +68,7 @@ def settings(base_dir: Path) -> AeronSettings:
         directory=str(base_dir / "aeron"),
         client_liveness_timeout=60.0,
         publication_unblock_timeout=61.0,
-        untethered_window_limit_timeout=2.0,  # a reader that gets no processor for a while is not one that stopped
+        untethered_window_limit_timeout=5.0,  # a reader that gets no processor for a while is not one that stopped
     )
 
 
@@ -89,6 +89,7 @@ def test_stopped_and_busy_subscribers_hold_up_nobody(processes: Processes, setti
         assert sender.run(3, 30)
         stopped.signal(signal.SIGSTOP)
         assert sender.run(8, 60), "the publication stood still"
+        busy.say("go")
         sender.end()
         statistics = publication.statistics()
         report = json.loads(attentive.wait_line("end").removeprefix("end "))
@@ -121,8 +122,8 @@ def test_tethered_subscriber_that_is_stopped_does_stop_the_publication(
             reader.wait_line("ready")
         sender = Sender(publication)
         stopped.signal(signal.SIGSTOP)
-        assert not sender.run(3, 3)
-        assert sender.lost > 0
+        while not sender.lost:
+            assert not sender.run(3, 3)
         assert publication.position <= 2 * TERM
 
 
@@ -159,7 +160,7 @@ def test_stopped_subscriber_that_wakes_joins_again_when_asked(processes: Process
         attentive = client.add_subscription(text, STREAM)
         drain = attentive.drain(capacity=4096, max_message=4096)
         slow = client.add_subscription(text, STREAM)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not (publication.is_connected and slow.is_connected and attentive.is_connected):
             assert time.monotonic() < deadline
             time.sleep(0.001)

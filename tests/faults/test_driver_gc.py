@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,15 +43,18 @@ def gc(site: Site, *args: str) -> list[tuple[int, int]]:
 
 @pytest.mark.clause("W-15.21a.7-01")
 def test_superseded_epochs_go_but_for_the_previous_one(base_dir: Path, processes: Processes) -> None:
-    site = Site(processes, base_dir)
+    site = Site(processes, base_dir, announce_period_ms=2000, lease_expiry_ms=9000)
     site.start_driver()
     for i in range(4):
         producer = site.start_worker(f"producer{i}", "produce")
         _, epoch = attached(producer)
         finish(producer)
-    status = site.wait_status(lambda now: now["streams"] and now["streams"][0]["epoch"] > epoch)
-    current = status["streams"][0]["epoch"]
-    wait_for_epochs(site, [current - 1, current])
+
+    def swept(now: dict[str, Any]) -> bool:
+        current = now["streams"][0]["epoch"] if now["streams"] else 0
+        return current > epoch and epochs_of(site) == [current - 1, current]
+
+    site.wait_status(swept)
 
 
 def test_a_consumer_that_keeps_alive_holds_on_to_no_old_epoch(base_dir: Path, processes: Processes) -> None:
@@ -88,7 +92,7 @@ def test_an_epoch_that_a_lease_names_stays(base_dir: Path) -> None:
 
 @pytest.mark.clause("W-15.21a.7-02")
 def test_gc_removes_what_a_killed_driver_left_once_it_is_stale(base_dir: Path, processes: Processes) -> None:
-    site = Site(processes, base_dir)
+    site = Site(processes, base_dir, announce_period_ms=2000, lease_expiry_ms=9000)
     driver = site.start_driver()
     producer = site.start_worker("producer", "produce")
     _, used = attached(producer)

@@ -58,7 +58,7 @@ def test_everybody_notices_and_carries_on(media_driver: str, base_dir: Path, pro
 @pytest.mark.clause("D-4.7-05")
 def test_a_killed_media_driver_ends_leases_but_nobody_exits(base_dir: Path, processes: Processes) -> None:
     """The driver lives on: leases run out and epochs rise, and all of it is told when there is a media driver again."""
-    site = Site(processes, base_dir, media_driver="external")
+    site = Site(processes, base_dir, media_driver="external", announce_period_ms=1500, lease_expiry_ms=6000)
     media_driver = site.start_media_driver()
     driver = site.start_driver()
     producer = site.start_worker("producer", "produce")
@@ -76,7 +76,7 @@ def test_a_killed_media_driver_ends_leases_but_nobody_exits(base_dir: Path, proc
     for worker in (producer, consumer):
         worker.wait_line("flowing")
     status = site.wait_status(lambda now: len(now["leases"]) == 2)
-    assert status["counts"]["reconnects"] == 1
+    assert status["counts"]["reconnects"] >= 1
     assert status["pid"] == driver.pid
     finish(producer, consumer)
     assert check(site.events()) == []

@@ -14,7 +14,7 @@ from tests.support.processes import Processes
 def test_a_second_driver_is_refused_in_one_line_and_takes_over_from_a_killed_one(
     base_dir: Path, processes: Processes
 ) -> None:
-    site = Site(processes, base_dir, announce_period_ms=1000, lease_expiry_ms=3000)
+    site = Site(processes, base_dir, announce_period_ms=2000, lease_expiry_ms=8000)
     first = site.start_driver()
     producer = site.start_worker("producer", "produce")
     lease_id, epoch = attached(producer)

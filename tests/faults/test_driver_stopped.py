@@ -14,13 +14,15 @@ from tests.support.driver_client import DriverClient
 from tests.support.driver_site import STREAM, Site, attached, finish
 from tests.support.processes import Processes
 
+PATIENT = "client_liveness_timeout = 60.0\npublication_unblock_timeout = 61.0"
+"""Aeron itself does not give the stopped client up before it wakes."""
 NOISE = b"\xff" * 60_000
 
 
 @pytest.mark.clause("D-4.7-03", "D-4.7-04")
 def test_a_stopped_client_holds_up_nobody_and_comes_back(base_dir: Path, processes: Processes) -> None:
     # Patient enough for a busy machine; a stream that waits for the sleeper stands still for 10 s.
-    site = Site(processes, base_dir, announce_period_ms=1500, lease_expiry_ms=4500)
+    site = Site(processes, base_dir, announce_period_ms=2000, lease_expiry_ms=6500, aeron=PATIENT)
     site.start_driver()
     producer = site.start_worker("producer", "produce")
     attached(producer)

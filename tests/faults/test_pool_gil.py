@@ -35,21 +35,21 @@ with fp.connect(load()) as pool, pool.producer(int(sys.argv[1])) as camera:
 """
 
 
-def configuration(base_dir: Path) -> Config:
+def configuration(base_dir: Path, **driver: int) -> Config:
     return Config(
         aeron=AeronSettings(directory=str(base_dir / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(base_dir)),
+        driver=DriverConfig(shm_base_dir=str(base_dir), **driver),
         profiles={"default": ProfileConfig(nslots=4, pools=(PoolConfig(pool_id=1, stride_bytes=1024),))},
     )
 
 
-def run(processes: Processes, base_dir: Path, hold: int, *, stop: bool) -> dict[str, object]:
+def run(processes: Processes, base_dir: Path, hold: int, *, stop: bool, **driver: int) -> dict[str, object]:
     environment = {
         "FRAMEPOOL_AERON_DIRECTORY": str(base_dir / "aeron"),
         "FRAMEPOOL_DRIVER_SHM_BASE_DIR": str(base_dir),
         "PYTHONPATH": ":".join(sys.path),
     }
-    with ShmDriver(configuration(base_dir)).start():
+    with ShmDriver(configuration(base_dir, **driver)).start():
         worker = processes.start("-c", WORKER, str(STREAM), str(hold), env=environment)
         worker.wait_line("ready")
         if stop:
@@ -63,7 +63,7 @@ def run(processes: Processes, base_dir: Path, hold: int, *, stop: bool) -> dict[
 
 
 def test_producer_that_holds_the_interpreter_keeps_lease_and_epoch(processes: Processes, base_dir: Path) -> None:
-    told = run(processes, base_dir, HELD, stop=False)
+    told = run(processes, base_dir, HELD, stop=False, lease_expiry_ms=8_000, announce_period_ms=200)
     assert told["lost"] == 0
     seq, identity = told["before"]  # type: ignore[misc]
     assert told["after"] == [seq + 1, identity]

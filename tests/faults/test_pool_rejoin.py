@@ -15,7 +15,7 @@ FRAMES = 40
 
 
 def test_consumer_that_joins_again_goes_on_where_it_was(base_dir: Path) -> None:
-    config = small_config(base_dir, announce_period_ms=60_000)  # nothing would be mapped anew before the test is over
+    config = small_config(base_dir)
     with fp.serve(config) as pool, Onlooker(config) as onlooker:
         camera, eye = pool.producer(STREAM), pool.consumer(STREAM)
         first_frame(camera, eye)

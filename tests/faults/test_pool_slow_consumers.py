@@ -103,7 +103,9 @@ def test_stopped_consumer_costs_the_producer_and_the_other_consumer_nothing(
     flow(cameras, [stopped, attentive])
     stopped.signal(signal.SIGSTOP)
     before = [camera.current_seq for camera in cameras]
+    told = cameras[0]._descriptors
     for _ in range(TWO_TERMS // 2 + 100):  # each turn tells of two frames
+        wait_until(lambda: told.position_limit - told.position > 4 * DESCRIPTOR)  # it is cut off, however late
         for camera in cameras:
             publish(camera)
         time.sleep(0.01)

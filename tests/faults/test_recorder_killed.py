@@ -220,7 +220,7 @@ def test_driver_that_is_killed_and_comes_back_costs_frames_and_no_account(
         until(lambda: durable(path) > before + 50)
         stop(process)
     recording = Recording(path)
-    assert len({frame.epoch for frame in recording}) == 2
+    assert len({frame.epoch for frame in recording}) >= 2
     accounted(recording)
     assert verify(str(path)).ok
 

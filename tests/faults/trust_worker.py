@@ -48,17 +48,17 @@ def look_around() -> dict[str, str]:
 
 
 def publish(config: Any) -> int:
-    with fp.connect(config, timeout=3) as pool, pool.producer(10_001, timeout=5) as producer:
+    with fp.connect(config, timeout=patience) as pool, pool.producer(10_001, timeout=patience) as producer:
         return producer.publish(np.arange(6, dtype=np.uint16))
 
 
 def consume(config: Any) -> list[int]:
-    with fp.connect(config, timeout=3) as pool, pool.consumer(10_000, timeout=5) as consumer:
+    with fp.connect(config, timeout=patience) as pool, pool.consumer(10_000, timeout=patience) as consumer:
         frame = consumer.latest(timeout=20)
         return [] if frame is None else [int(each) for each in frame.copy()]
 
 
-base, uid, gid = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+base, uid, gid, patience = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 FILES = [path for path in base.rglob("*") if path.is_file() and path.name != "site.toml"]
 DIRECTORIES = [path for path in base.rglob("*") if path.is_dir()]
 config = load(base / "site.toml", {})

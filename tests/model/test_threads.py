@@ -94,12 +94,20 @@ def test_nothing_of_the_seqlock_races_but_the_copies_between_the_looks(tmp_path:
 
 
 def test_nothing_races_between_a_recorder_and_its_disk(tmp_path: Path) -> None:
-    code, counted, said = run(build(tmp_path, "staging_stress"))
-    assert (code, counted["wrong"]) == (0, 0), said
-    assert counted["pieces"] > 0
+    program = build(tmp_path, "staging_stress")
+    for _ in range(TRIES):
+        code, counted, said = run(program)
+        assert (code, counted["wrong"]) == (0, 0), said
+        if counted["pieces"]:
+            return
+    raise AssertionError("the disk's thread took nothing")
 
 
 def test_a_position_without_order_is_a_race(tmp_path: Path) -> None:
-    code, _, said = run(build(tmp_path, "staging_stress", broken="BROKEN_POSITION"))
+    program = build(tmp_path, "staging_stress", broken="BROKEN_POSITION")
+    for _ in range(TRIES):
+        code, _, said = run(program)
+        if code == RACE:
+            break
     assert code == RACE
     assert "data race" in said

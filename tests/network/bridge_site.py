@@ -28,7 +28,7 @@ class Site:
             directory / f"{host.name}.toml",
             {
                 "aeron": {"directory": "/dev/shm/aeron"},
-                "driver": {"shm_base_dir": "/dev/shm", "announce_period_ms": 200},
+                "driver": {"shm_base_dir": "/dev/shm", "announce_period_ms": 200, "lease_expiry_ms": 60_000},
                 "discovery": {"host": host.name},
                 "profiles": {"default": {"nslots": 32, "pools": [{"pool_id": 1, "stride_bytes": 65_536}]}},
                 "bridge": {"instance_id": f"bridge-{host.name}", **bridge},

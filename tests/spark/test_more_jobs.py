@@ -84,7 +84,9 @@ def test_join_by_trace_follows_ids_and_links_and_counts_what_is_damaged(
             deadline = time.monotonic() + 60
             while recorder.progress().frames < 8 and time.monotonic() < deadline:
                 time.sleep(0.01)
-            time.sleep(0.5)  # links come beside the frames
+            while recorder.statistics()["recorder"]["messages"].get("TraceLinkSet", 0) < 2:  # beside the frames
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
     common: dict[str, Any] = {"out": str(tmp_path / "out"), "stream": f"{STREAM},{OTHER}", "by": "trace"}
     told = join.run(spark, join.JoinConfig(recording=str(tmp_path / "traced"), **common))
     rows = sorted(spark.read.parquet(told["table"]).collect(), key=lambda row: row["seq"])

@@ -71,7 +71,7 @@ class Reader:
         while not self._over.is_set():
             self._consumer.wait(0.02)
             for frame in self._consumer.poll():
-                deadline = time.monotonic() + 2
+                deadline = time.monotonic() + 30
                 while (origin := origin_of(frame)) is None and time.monotonic() < deadline:
                     time.sleep(0.001)
                 self.seen.append(Seen(origin, frame.epoch, frame.timestamp_ns, frame.copy()))
@@ -106,7 +106,7 @@ def test_a_table_is_published_in_order_under_one_lease_with_ids(
     frames = frames_of(spark, awkward, stream=STREAM, partitionBytes=4_000)
     assert frames.rdd.getNumPartitions() > 2
     writer = frames.write.format("framepool").mode("append").option("stream", TARGET).option("config", site.config)
-    writer.save()
+    writer.option("settleSeconds", 4).save()
     expected = [each for each in awkward.frames if each.stream_id == STREAM]
     seen = reader.wait(len(expected))
     assert len(seen) == len(expected)
@@ -131,7 +131,7 @@ def test_a_query_publishes_each_batch_once_and_after_a_crash_repeats_it_with_the
     def run() -> None:
         source = spark.readStream.schema(TENSOR).option("maxFilesPerTrigger", 1).parquet(str(files))
         writer = source.writeStream.format("framepool").option("stream", TARGET).option("config", site.config)
-        patient = writer.option("keepSeconds", 600).option("timeoutSeconds", 120)
+        patient = writer.option("keepSeconds", 600).option("timeoutSeconds", 120).option("settleSeconds", 4)
         query = patient.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
 

@@ -22,6 +22,7 @@ TEMPLATE = """
 directory = "{base}/aeron"
 driver_timeout = 6.0
 keepalive_interval = 0.2
+{aeron}
 
 [driver]
 media_driver = "{media_driver}"
@@ -51,6 +52,7 @@ class Site:
         announce_period_ms: int = 500,
         lease_expiry_ms: int = 1500,
         more: str = "",
+        aeron: str = "",
     ) -> None:
         self._processes = processes
         self.base_dir = base_dir
@@ -62,6 +64,7 @@ class Site:
             "keepalive_interval_ms": min(lease_expiry_ms // 3, 2000),
             "lease_expiry_ms": lease_expiry_ms,
             "more": more,
+            "aeron": aeron,
         }
         self.path.write_text(TEMPLATE.format(base=base_dir, **values))
         self.config: Config = load(self.path, {})

@@ -68,7 +68,7 @@ def playground(directory: Path) -> Iterator[Pool]:
     config = msgspec.structs.replace(
         Config(),
         aeron=AeronSettings(directory=str(directory / "aeron")),
-        driver=DriverConfig(shm_base_dir=str(directory)),
+        driver=DriverConfig(shm_base_dir=str(directory), announce_period_ms=100, lease_expiry_ms=0),
         profiles={"default": ProfileConfig(nslots=256, pools=pools)},
     )
     with ShmDriver(config).start(), Pool(config) as pool:

@@ -60,6 +60,8 @@ class Member:
         if stream is not None and stream is not self._mapped:
             if self._grant is None:  # the lease came after we last looked
                 self.note_lease()
+            if self._grant is None:  # and went again
+                return
             self.journal.mapped(self.stream_id, stream.layout.epoch)
             self.journal.files(mapped_files("self"))
         self._mapped = stream

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 class Process:
@@ -33,7 +34,7 @@ class Process:
                 self._queue.put(line.rstrip("\n"))
         self._queue.put(None)
 
-    def line(self, timeout: float = 20.0) -> str:
+    def line(self, timeout: float = 60.0) -> str:
         """The next line of output; fails with all output so far when none comes."""
         try:
             line = self._queue.get(timeout=timeout)
@@ -44,7 +45,7 @@ class Process:
         self.lines.append(line)
         return line
 
-    def wait_line(self, prefix: str, timeout: float = 20.0) -> str:
+    def wait_line(self, prefix: str, timeout: float = 60.0) -> str:
         """The next line that starts with `prefix`, passing over others."""
         deadline = time.monotonic() + timeout
         while True:
@@ -67,6 +68,12 @@ class Process:
 
     def signal(self, number: int) -> None:
         self.popen.send_signal(number)
+
+    def pause(self) -> None:
+        """SIGSTOP, and waits until every thread stands still."""
+        self.signal(signal.SIGSTOP)
+        while any(_state_of(path) not in "TZ" for path in Path(f"/proc/{self.pid}/task").glob("*/stat")):
+            time.sleep(0.001)
 
     def kill(self) -> None:
         """kill -9, also of a stopped process, and wait."""
@@ -97,6 +104,13 @@ class Process:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):  # it was told something that it did not live to hear
                     stream.close()
+
+
+def _state_of(path: Path) -> str:
+    try:
+        return path.read_text().rpartition(")")[2].split()[0]
+    except OSError:  # the thread has ended
+        return "Z"
 
 
 class Processes:

@@ -28,7 +28,7 @@ from framepool.testing.nemesis import Exit, Nemesis
 from framepool.testing.shortest import shortest
 from framepool.testing.violation import Violation
 
-GRACE_NS = 2_000_000_000
+GRACE_NS = 6_000_000_000
 """For how long a producer that is awake may go on before it hears that its lease was taken from it."""
 SHOWN = 5
 """Violations whose shortest history is looked for."""

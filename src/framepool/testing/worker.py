@@ -162,7 +162,12 @@ def consume(config: Config, orders: Orders, options: argparse.Namespace) -> None
     with connected(config, orders) as pool, Journal(options.journal, options.name) as journal:
         if pool is None:
             return
-        believing = [Believing(pool.consumer(stream, timeout=0), journal) for stream in options.streams]
+        believing = []
+        for stream in options.streams:
+            consumer = keep_trying(orders, lambda stream=stream: pool.consumer(stream, timeout=0))  # type: ignore[misc]
+            if consumer is None:
+                return
+            believing.append(Believing(consumer, journal))
         orders.status = lambda: (
             pool.statistics(),
             [
