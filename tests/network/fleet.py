@@ -54,6 +54,11 @@ class Fleet:
         """Somebody who asks the second registry only."""
         return self.start_client(self.hosts[len(self.hosts) - 1], self.registry_hosts[1:])
 
+    @functools.cached_property
+    def first_client(self) -> Asker:
+        """Somebody who asks the first registry only."""
+        return self.start_client(self.hosts[len(self.hosts) - 1], self.registry_hosts[:1])
+
     def restart_driver(self, host: Host) -> None:
         self._begin_driver(host).wait_line('{"event": "ready"', PATIENCE)
 

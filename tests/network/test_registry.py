@@ -100,7 +100,8 @@ def test_a_host_that_nobody_hears_expires_and_comes_back_as_it_was(fleet: Fleet)
 def test_the_end_of_one_of_two_registries_is_not_noticed(fleet: Fleet, how: signal.Signals) -> None:
     everywhere = {host.name for host in fleet.hosts}
     for question in range(60):
-        fleet.other_client.wait_until(lambda found: hosts_of(found) == everywhere, stream_id=FIRST + question)
+        for client in (fleet.first_client, fleet.other_client):
+            client.wait_until(lambda found: hosts_of(found) == everywhere, stream_id=FIRST + question)
     gone = fleet.registries[fleet.registry_hosts[0].name]
     for question in range(60):
         if question == 20:

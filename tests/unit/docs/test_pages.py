@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_ports
+
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = {path: "".join(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)) for path in PAGES}
@@ -24,6 +26,8 @@ def test_configuration_page_is_what_the_structs_say() -> None:
 def test_examples_of_a_page_run(path: Path, base_dir: Path) -> None:
     """One after the other in a process of their own, with Aeron and the streams in a private directory."""
     code = CODE[path].replace("/dev/shm/my-aeron", str(base_dir / "my-aeron")).replace("...  # your program", "pass")
+    for given, port in zip((":40987", ":40988"), free_ports(2), strict=True):
+        code = code.replace(given, f":{port}")
     environment = {
         "FRAMEPOOL_DRIVER_SHM_BASE_DIR": str(base_dir),
         "AERON_DIR": str(base_dir / "aeron"),

@@ -22,7 +22,7 @@ from framepool.transport.aeron import AnyPublication, Client, Drain, Publication
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import KIB, AeronSettings
 from tests.support.processes import Process, Processes
-from tests.unit.transport.conftest import CHANNEL, Ends, open_for_messages
+from tests.unit.transport.conftest import CHANNEL, Ends, open_for_messages, tasks
 
 Send = Callable[[AnyPublication, bytes], int]
 Until = Callable[[Callable[[], object]], None]
@@ -39,22 +39,23 @@ def received(drain: Drain) -> int:
     return drain.statistics()["received"]
 
 
-def test_beats_while_the_main_thread_holds_the_interpreter(ends: Ends) -> None:
+def test_beats_while_the_main_thread_holds_the_interpreter(ends: Ends, until: Until) -> None:
     drain = ends.subscription.drain()
     with Heartbeat(ends.publication, b"beat" + bytes(8), PERIOD, 4) as heartbeat:
         assert drain.wait(10)
-        started = time.monotonic_ns()
-        before = heartbeat.sent
-        ctypes.PyDLL(None).usleep(3_000_000)
-        sent, last = heartbeat.sent - before, heartbeat.last_sent_ns
-        held = time.monotonic_ns() - started  # last: what was counted is within it
-    expected = held // PERIOD
-    assert held >= 3_000 * MILLI
-    assert expected // 4 <= sent <= expected + 1, "a period has one message, no more, and less on a busy machine"
-    assert started + held - last < 2_000 * MILLI
+        for _ in range(20):  # on a machine that stands still nothing beats: then once more
+            started, before = time.monotonic_ns(), heartbeat.sent
+            ctypes.PyDLL(None).usleep(1_000_000)
+            sent = heartbeat.sent - before
+            held = time.monotonic_ns() - started  # last: what was counted is within it
+            assert sent <= held // PERIOD + 2, "a period has one message; a late one and the next may be close"
+            if sent >= held // PERIOD // 4:
+                break
+        else:
+            pytest.fail("it beats only while Python runs")
+    until(lambda: received(drain) >= heartbeat.sent)
     times = stamps(drain)
-    assert len(times) >= sent
-    assert max(b - a for a, b in itertools.pairwise(times)) < 2_000 * MILLI
+    assert len(times) == heartbeat.sent
     assert times == sorted(times)
 
 
@@ -111,17 +112,14 @@ def test_dropped_heartbeat_ends(ends: Ends, until: Until) -> None:
 
 
 def test_many_heartbeats_share_one_thread_and_keep_their_own_pace(client: Client, until: Until) -> None:
-    def threads() -> int:
-        return len(os.listdir("/proc/self/task"))
-
     wide = "aeron:ipc?term-length=4m"  # for seconds of beats that nobody takes
     publication, subscription = client.add_publication(wide, 16), client.add_subscription(wide, 16)
     until(lambda: open_for_messages(publication))
     drain = subscription.drain()
-    before = threads()
+    before = tasks()
     fast = [Heartbeat(publication, b"fast", 5 * MILLI) for _ in range(20)]
     slow = [Heartbeat(publication, b"slow", 50 * MILLI) for _ in range(20)]
-    assert threads() == before + 1
+    assert len(tasks() - before) == 1
     until(lambda: min(beat.sent for beat in slow) >= 10)
     until(lambda: min(beat.sent for beat in fast) > 2 * max(beat.sent for beat in slow))
     drain.close()
@@ -158,8 +156,8 @@ def test_back_pressure_is_neither_waited_for_nor_counted_twice(ends: Ends, until
     """Nobody polls: the window of 32 KiB is full, each period fails once, and the first poll lets one through."""
     while ends.publication.offer(bytes(1000)) >= 0:
         pass
+    started = time.monotonic_ns()
     with Heartbeat(ends.publication, bytes(1000), PERIOD) as heartbeat:
-        started = time.monotonic_ns()
         until(lambda: heartbeat.failed >= 5)
         assert heartbeat.sent == 0
         assert heartbeat.failed <= (time.monotonic_ns() - started) // PERIOD + 1
@@ -200,7 +198,7 @@ def test_renewed_publication_goes_on(ends: Ends, until: Until) -> None:
     with Heartbeat(ends.publication, b"beat", MILLI) as heartbeat:
         for _ in range(10):
             sent = heartbeat.sent
-            until(lambda sent=sent: heartbeat.sent > sent)  # type: ignore[misc]
+            until(lambda sent=sent: ends.subscription.poll(1000) and heartbeat.sent > sent)  # type: ignore[misc]
             ends.publication.renew()
             ends.subscription.poll(1000)
             until(ends.publication.poll_add)
@@ -237,7 +235,7 @@ def start_driver(processes: Processes, directory: Path) -> Process:
 
 def test_goes_on_after_a_killed_media_driver_is_back(processes: Processes, base_dir: Path, until: Until) -> None:
     settings = AeronSettings(
-        directory=str(base_dir / "aeron"), driver_timeout=1.0, keepalive_interval=0.1, ipc_term_length=64 * KIB
+        directory=str(base_dir / "aeron"), driver_timeout=5.0, keepalive_interval=0.1, ipc_term_length=64 * KIB
     )
     driver = start_driver(processes, base_dir / "aeron")
     with Client.connect(settings) as client:
@@ -261,7 +259,8 @@ def test_goes_on_after_a_killed_media_driver_is_back(processes: Processes, base_
             assert client.generation == round_ + 2
             until(lambda: drain.waiting > 5)
             assert heartbeat.sent > sent
-            assert time.monotonic_ns() - heartbeat.last_sent_ns < 1_000 * MILLI
+            last = heartbeat.last_sent_ns
+            until(lambda last=last: heartbeat.last_sent_ns > last)  # type: ignore[misc]
 
 
 def test_forked_child_leaves_it_alone(ends: Ends, until: Until) -> None:
@@ -367,5 +366,5 @@ def test_five_hundred_random_cycles_leave_nothing_behind(media_driver: MediaDriv
     until(lambda: footprint()["threads"] <= before["threads"])  # one that was joined is counted for a moment more
     after = footprint()
     assert after["files"] == before["files"]
-    assert after["threads"] == before["threads"]
+    assert after["threads"] <= before["threads"]
     assert after["resident"] - before["resident"] < 4 * 1024 * 1024

@@ -60,6 +60,7 @@ def test_refusal_has_the_reason_of_the_service(kiln: Kiln, commander: Commander)
 
 
 def test_tag_without_a_service_has_no_echo(kiln: Kiln, commander: Commander) -> None:
+    wait_until(commander._heard_by_services)
     with pytest.raises(NoEcho, match=r"service:nobody: no echo of 'count' within 0\.5 s"):
         commander.command("service:nobody", "count", 4, timeout=0.5)
     assert commander.statistics()["waiting"] == 0

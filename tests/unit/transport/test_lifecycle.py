@@ -68,6 +68,7 @@ def test_network_address_that_its_last_user_is_leaving_is_waited_for(client: Cli
 
 def test_cycles_of_objects_are_collected(media_driver: MediaDriver, until: Until) -> None:
     """A handler that closes over its own subscription must not keep the client and its thread for ever."""
+    gc.collect()
     threads = thread_count()
     for _ in range(5):
         client = Client.connect(media_driver.settings)
@@ -75,7 +76,7 @@ def test_cycles_of_objects_are_collected(media_driver: MediaDriver, until: Until
         client.itself = [client, subscription, subscription.drain()]  # type: ignore[attr-defined]
     del client, subscription
     gc.collect()
-    until(lambda: thread_count() == threads)  # the kernel counts a joined thread for a moment more
+    until(lambda: thread_count() <= threads)  # the kernel counts a joined thread for a moment more
 
 
 def test_client_outlives_its_name_while_a_child_is_used(media_driver: MediaDriver, until: Until) -> None:

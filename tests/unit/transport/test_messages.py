@@ -237,10 +237,10 @@ def test_udp_carries_messages_and_fragments_too(client: Client, until: Until) ->
 def test_fragments_of_two_sessions_do_not_mix(client: Client, until: Until) -> None:
     publications = [client.add_exclusive_publication(BIG_CHANNEL, 20) for _ in range(2)]
     subscription = client.add_subscription(BIG_CHANNEL, 20)
-    until(lambda: subscription.image_count == 2)
+    until(lambda: subscription.image_count == 2 and all(map(open_for_messages, publications)))
     sent = [random.Random(i).randbytes(100_000) for i in range(2)]
     for publication, message in zip(publications, sent, strict=True):
-        publication.offer(message)
+        assert publication.offer(message) > 0
     assert sorted(receive(subscription, 2, limit=1)) == sorted(sent)
 
 
@@ -253,7 +253,7 @@ def test_half_a_message_of_a_session_that_left_is_forgotten(client: Client, unti
             message = random.Random(i).randbytes(5000)
             publication.offer(message)
             assert receive(subscription, 1) == [message]
-        until(lambda: not subscription.poll() and subscription.image_count == 0)
+        until(lambda: subscription.image_count == 0 and not subscription.poll())
     assert subscription.statistics() == {"delivered": 20, "filtered": 0, "broken": 0, "waiting": 0, "assembling": 0}
 
 
