@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 NATIVE := $(wildcard $(addprefix src/framepool/_native/*.,pyx pxd pxi h))
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test check format conformance bench faults soak fuzz docs lock generate clean
+.PHONY: help setup demo test check format conformance bench faults hard soak fuzz docs lock generate clean
 
 help:           ## this list
 	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -50,6 +50,9 @@ faults: setup   ## two minutes of torture: real processes, faults by a seed, and
 
 soak: setup     ## what takes over a minute or over 2 GiB
 	$(PYTEST) -m soak --timeout 3600 $(ARGS)
+
+hard: setup     ## all tests on a machine that seems just started, is busy, and stops processes now and then (root)
+	tools/hard-times --busy $(or $(BUSY),1) --pause $(or $(PAUSE),1) --seed $(or $(SEED),1) $(MAKE) test
 
 fuzz: setup     ## decoders and parsers under Atheris: make fuzz SECONDS=600 TARGET=messages; all for a minute each
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.lock
