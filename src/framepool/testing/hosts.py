@@ -253,6 +253,12 @@ def _socket_settings() -> dict[str, str]:
 SOCKETS = _socket_settings()
 
 
+def _own_shift() -> list[tuple[str, int]]:
+    """By how much our own clocks are ahead of the kernel's, which is what those of a namespace are counted from."""
+    lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    return [(name, int(seconds)) for name, seconds, _ in map(str.split, lines)]
+
+
 @contextlib.contextmanager
 def make_hosts(count: int, processes: Processes, *, shift: int = DAY, mtu: int = MTU) -> Iterator[Hosts]:
     """So many hosts for the length of a block, the second one `shift` seconds ahead of the first, and so on."""
@@ -266,7 +272,7 @@ def make_hosts(count: int, processes: Processes, *, shift: int = DAY, mtu: int =
         switch.run("ip", "-batch", "-", input="link set lo up\nlink add switch type bridge mcast_snooping 0\n")
         hosts = []
         for number, address in zip(range(count), map(str, NETWORK.hosts()), strict=False):
-            ahead = [f"--monotonic={number * shift}", f"--boottime={number * shift}"]
+            ahead = [f"--{name}={offset + number * shift}" for name, offset in _own_shift()]
             inside = switch.enter("net", "mount")
             time = ["--time", *ahead, "--fork", "--kill-child"]
             holder = Holder([*inside, *unshare, *time], HOLD_HOST, user=user)
