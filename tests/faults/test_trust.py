@@ -121,5 +121,5 @@ def test_files_of_a_user_that_is_not_trusted_are_not_mapped_whoever_announces_th
         for path in top.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # the driver renews what it says of itself
                 path.chmod(0o777 if path.is_dir() else mode)
-    tried = try_as(processes, base, STRANGER, STRANGER, 20)
+    tried = try_as(processes, base, STRANGER, STRANGER, 10)
     assert tried["consumed"] == "AttachRefused"

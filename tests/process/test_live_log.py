@@ -19,7 +19,7 @@ from framepool.spark.live import LiveLog, default_log
 from tests.support.drivers import table, write_toml
 
 STREAM = 10_000
-HOLD_S = 6
+HOLD_S = 4
 """How long a recorder stays without a hold."""
 
 

@@ -125,14 +125,14 @@ def test_one_look_as_json_for_scripts(processes: Processes, base_dir: Path) -> N
     site.start_driver()
     site.publish(STREAM, "--name", "counter")
     site.framepool("consume", str(STREAM)).wait_line("")
-    top = site.framepool("top", "--once", "--json", "--seconds", "8")
+    top = site.framepool("top", "--once", "--json", "--seconds", "5")
     assert top.wait(60) == 0, top.lines
     (line,) = top.lines
     (stream,) = json.loads(line)["streams"]
     assert (stream["id"], stream["name"], stream["state"]) == (STREAM, "counter", "live")
     assert stream["frames_per_s"] > 0
     assert stream["consumers"][0]["mode"] == "STREAM"
-    table = site.framepool("top", "--once", "--seconds", "8")
+    table = site.framepool("top", "--once", "--seconds", "5")
     assert table.wait(60) == 0
     assert any("counter" in line and "live" in line for line in table.lines)
 

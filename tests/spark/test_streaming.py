@@ -81,7 +81,7 @@ def test_live_stream_is_read_through_a_recorder_that_the_query_has_and_that_ends
 ) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     live = spark.readStream.format("framepool").option("stream", "camera").option("config", str(config_file))
-    live = live.option("log", str(log)).option("holdSeconds", 15).option("retainBytes", 2**25)  # all of it
+    live = live.option("log", str(log)).option("holdSeconds", 8).option("retainBytes", 2**25)  # all of it
     writer = live.load().select("ordinal", "epoch", "seq", "crc").writeStream.format("parquet")
     query = writer.option("path", str(out)).option("checkpointLocation", str(tmp_path / "c")).start()
     try:

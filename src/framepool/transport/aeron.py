@@ -115,22 +115,21 @@ class Pending[T: _Addable]:
     def _wait(self, timeout: float) -> T:
         deadline = time.monotonic() + timeout
         pause = POLL_FIRST
-        while (child := self._poll_again(deadline)) is None:
+        busy: TransportBusy | None = None
+        while True:
+            refused = False
+            try:
+                if (child := self.poll()) is not None:
+                    return child
+            except TransportBusy as refusal:
+                busy, refused = refusal, True
             if time.monotonic() >= deadline:
-                raise TransportTimeout(f"no answer from the media driver for {self._child.describe()} in {timeout} s")
-            time.sleep(pause)
+                break
+            time.sleep(POLL_LONGEST if refused else pause)
             pause = min(2 * pause, POLL_LONGEST)
-        return child
-
-    def _poll_again(self, deadline: float) -> T | None:
-        try:
-            return self.poll()
-        except TransportBusy:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(POLL_LONGEST)
-            self._child.add()
-            return None
+            if refused:
+                self._child.add()
+        raise busy or TransportTimeout(f"no answer from the media driver for {self._child.describe()} in {timeout} s")
 
     def cancel(self) -> None:
         self._child.close()

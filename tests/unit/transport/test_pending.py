@@ -45,9 +45,14 @@ def test_what_cannot_be_given_now_is_asked_for_again() -> None:
 def test_what_stays_busy_is_said_when_the_time_is_over() -> None:
     asked = Asked(BUSY)
     with pytest.raises(TransportBusy, match="please retry"):
-        Pending(asked).wait(0.05)
+        Pending(asked).wait(0.5)
     assert asked.asked > 1
     assert asked.closed
+
+
+def test_what_was_busy_and_is_not_answered_then_is_said_to_be_busy() -> None:
+    with pytest.raises(TransportBusy, match="please retry"):
+        Pending(Asked(BUSY, False)).wait(0.2)
 
 
 def test_what_is_never_answered_is_given_up() -> None:
