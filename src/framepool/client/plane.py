@@ -7,6 +7,7 @@ finds the regions of its stream: a `Seat` holds a lease from a driver, the place
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -305,7 +306,7 @@ class ControlPlane:
         return publication
 
     def _on_attach_response(self, response: ShmAttachResponse) -> None:
-        for place in (*self.places, *self._leaving):
+        for place in itertools.chain(self.places, self._leaving):
             place.on_attach_response(response)
         while self._leaving and not self._leaving[0].awaits_answer:
             self._leaving.popleft()

@@ -513,12 +513,13 @@ class Pool:
 
     def _hear_metadata(self) -> None:
         """Listens to what sources say of themselves, from the first consumer on."""
-        if not self._hears_metadata:
-            blobs: tuple[type[Message], ...] = (MetaBlobAnnounce, MetaBlobChunk, MetaBlobComplete)
-            kinds: tuple[type[Message], ...] = (DataSourceAnnounce, DataSourceMeta, *blobs)
-            for kind in kinds:
-                self._plane.listen("metadata", kind, self._take_metadata)
-            self._hears_metadata = True
+        blobs: tuple[type[Message], ...] = (MetaBlobAnnounce, MetaBlobChunk, MetaBlobComplete)
+        kinds: tuple[type[Message], ...] = (DataSourceAnnounce, DataSourceMeta, *blobs)
+        with self._plane.lock():
+            if not self._hears_metadata:
+                for kind in kinds:
+                    self._plane.listen("metadata", kind, self._take_metadata)
+                self._hears_metadata = True
 
 
 def tended(plane: ControlPlane) -> Runner:
