@@ -19,7 +19,7 @@ from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings
 
-COUNT, INTERVAL_NS, TIMEOUT_NS = 2_000, 50_000, 60_000_000_000
+COUNT, INTERVAL_NS, TIMEOUT_NS = 2_000, 50_000, 20_000_000_000
 CHANNEL, STREAM = "aeron:ipc?term-length=1m|mtu=16k", 10
 
 

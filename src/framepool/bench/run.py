@@ -176,7 +176,7 @@ def _ground(what: str, *numbers: int) -> float:
     """By `ground`, in µs."""
     with tempfile.TemporaryDirectory(prefix="fpb-", dir="/dev/shm") as directory:
         command = [sys.executable, "-m", "framepool.bench.ground", what, directory, *map(str, numbers)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise RuntimeError(f"the machine's limit ({what}) could not be measured: {done.stderr.strip()[-300:]}")
     return float(done.stdout)
