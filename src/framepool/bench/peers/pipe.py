@@ -37,8 +37,9 @@ class SharedMemoryAndPipe(Peer):
         finally:
             for pipe in pipes:
                 os.close(pipe)
-            memory.close()
             memory.unlink()
+            with contextlib.suppress(BufferError):  # arrays lie in it; it goes with the process
+                memory.close()
 
     @contextlib.contextmanager
     def receiver(self, place: Place, index: int) -> Iterator[Receiver]:
@@ -49,7 +50,6 @@ class SharedMemoryAndPipe(Peer):
             yield receiver
         finally:
             os.close(pipe)
-            receiver.slots = []
             with contextlib.suppress(BufferError):
                 memory.close()
 
