@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from framepool.transport.media_driver import MediaDriver
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
 from tests.support.processes import Processes
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def test_each_end_copies_each_payload_byte_once(
     library = tmp_path / "count_copies.so"
     flags = ["-O2", "-fno-builtin", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC"]
     subprocess.run([compiler, *flags, str(HERE / "count_copies.c"), "-o", str(library)], check=True)
-    channel = f"aeron:udp?endpoint=127.0.0.1:{free_ports(1)[0]}|mtu=8k|term-length=1m"
+    channel = f"aeron:udp?endpoint=127.0.0.1:{free_port()}|mtu=8k|term-length=1m"
     arguments = (media_driver.settings.directory, channel)
     program = str(HERE / "bridge_copies.py")
     env = {"LD_PRELOAD": str(library)}

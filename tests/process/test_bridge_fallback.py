@@ -17,16 +17,16 @@ from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.control_900 import Bool, ConsumerConfig, ConsumerHello, Mode
 from tests.support.bridges import SOURCE, Host, carried, image, joined, mapping
 from tests.support.onlooker import PATIENCE, wait_until
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
 
 
 class Spread:
     """A sender that any number of receivers join, and the URI that leads there."""
 
     def __init__(self) -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         where = f"aeron:udp?control=127.0.0.1:{port}|control-mode=dynamic"
-        metadata = f"aeron:udp?control=127.0.0.1:{free_ports(1)[0]}|control-mode=dynamic"
+        metadata = f"aeron:udp?control=127.0.0.1:{free_port()}|control-mode=dynamic"
         self.link: dict[str, Any] = {
             "payload_channel": f"{where}|term-length=1m",
             "payload_stream_id": 3000,

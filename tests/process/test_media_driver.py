@@ -88,6 +88,32 @@ def test_media_driver_of_others_is_seen_by_its_heartbeat(media_driver: MediaDriv
     assert round_trip(base_dir / "aeron")
 
 
+def test_who_sleeps_through_the_watch_looks_once_more(
+    media_driver: MediaDriver, base_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.unlink(media_driver.directory + ".lock")
+    monkeypatch.setattr("framepool.transport.media_driver.time", SleepsLong(media_driver))
+    with pytest.raises(MediaDriverRunning, match=f"process {os.getpid()} runs"):
+        MediaDriver(media_driver.settings)
+
+
+class SleepsLong:
+    """A clock by which whoever sleeps has slept for a minute, and the heart of the media driver has beaten."""
+
+    def __init__(self, media_driver: MediaDriver) -> None:
+        self._driver = media_driver
+        self._slept = 0.0
+
+    def monotonic(self) -> float:
+        self._slept += 60.0
+        return self._slept
+
+    def sleep(self, seconds: float) -> None:
+        before = self._driver.status().heartbeat_ms
+        while self._driver.status().heartbeat_ms == before:
+            time.sleep(0.01)
+
+
 def test_killed_media_driver_is_replaced_at_once(processes: Processes, base_dir: Path) -> None:
     first = start(processes, base_dir / "aeron")
     before = cnc.driver_status(str(base_dir / "aeron"))

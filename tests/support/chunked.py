@@ -19,7 +19,7 @@ from framepool.transport.aeron import Client, ExclusivePublication, Subscription
 from framepool.wire._generated.bridge_902 import BridgeFrameChunk
 from framepool.wire._generated.control_900 import SlotHeader
 from framepool.wire.constants import MESSAGE_HEADER_BYTES
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
 
 STREAM, EPOCH = 10_000, 7
 SIZING = ChunkSizing(mtu_bytes=512, chunk_bytes=64)
@@ -95,7 +95,7 @@ class Link(NamedTuple):
     @classmethod
     def open(cls, client: Client, mtu: int = 1408, term: str = "64k") -> Link:
         """On loopback UDP, at a port that nobody uses."""
-        (port,) = free_ports(1)
+        port = free_port()
         channel = f"aeron:udp?endpoint=127.0.0.1:{port}|mtu={mtu}|term-length={term}"
         return cls(client.add_exclusive_publication(channel, 3000), client.add_subscription(channel, 3000))
 

@@ -21,7 +21,7 @@ from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.wire._generated.bridge_902 import BridgeFrameChunk
 from tests.support.chunked import EPOCH, STREAM, Link, Slots, noise
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
 from tests.support.slots import CoreSlots
 from tests.unit.transport.conftest import open_for_messages
 
@@ -245,7 +245,7 @@ def test_call_sends_no_more_than_it_was_told(source: CoreSlots, sender: ChunkSen
 
 
 def test_frame_that_nobody_hears_is_given_up(client: Client, source: CoreSlots) -> None:
-    alone = client.add_exclusive_publication(f"aeron:udp?endpoint=127.0.0.1:{free_ports(1)[0]}|mtu={MTU}", 3000)
+    alone = client.add_exclusive_publication(f"aeron:udp?endpoint=127.0.0.1:{free_port()}|mtu={MTU}", 3000)
     sender = ChunkSender(alone, STREAM, SIZING)
     sender.start(source.reader, publish(source, 1, 100), EPOCH)
     assert sender.step() == 0

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from framepool.errors import TransportClosed, TransportError
+from framepool.errors import TransportBusy, TransportClosed, TransportError
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
 from tests.unit.transport.conftest import CHANNEL, Ends
 
 Until = Callable[..., None]
@@ -61,9 +61,32 @@ def test_dropped_objects_are_given_back(client: Client, until: Until) -> None:
 
 
 def test_network_address_that_its_last_user_is_leaving_is_waited_for(client: Client) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     for _ in range(20):
         client.add_subscription(f"aeron:udp?endpoint=127.0.0.1:{port}", 10).close()
+
+
+def test_reconnecting_goes_on_at_an_address_that_is_still_being_left(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leaving:
+        refusals = 3
+
+        def add(self) -> None: ...
+
+        def poll_add(self) -> bool:
+            if self.refusals:
+                self.refusals -= 1
+                raise TransportBusy("please retry")
+            return True
+
+    leaving = Leaving()
+    client.shut()
+    monkeypatch.setattr(Client, "children", lambda self: [leaving])
+    client.reconnect(30)
+    assert leaving.refusals == 0
+    assert client.connected
+    monkeypatch.undo()
 
 
 def test_cycles_of_objects_are_collected(media_driver: MediaDriver, until: Until) -> None:

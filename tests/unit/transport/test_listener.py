@@ -68,6 +68,26 @@ def test_a_listener_that_was_cut_off_joins_once_and_hears_again(
     assert subscription.renewed == 1
 
 
+def test_a_listener_that_joins_again_hears_nobody_meanwhile(
+    listener: Listener, subscription: FakeSubscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not ask the subscription, which has no answer while it is being added."""
+
+    def is_connected(self: FakeSubscription) -> bool:
+        if not self.added:
+            raise TransportError("still being added")
+        return True
+
+    subscription.troubled = True
+    listener.poll()
+    del subscription.is_connected
+    monkeypatch.setattr(FakeSubscription, "is_connected", property(is_connected), raising=False)
+    assert not listener.connected
+    subscription.added, subscription.troubled = True, False
+    listener.poll()
+    assert listener.connected
+
+
 def test_tethered_listener_does_not_move_because_nobody_speaks(subscription: FakeSubscription) -> None:
     """Who joins again meanwhile may not hear what the next one says."""
     listener = Listener(subscription, tethered=True)  # type: ignore[arg-type]
