@@ -12,6 +12,8 @@ from framepool.bench.peer import Place
 from framepool.bench.peers.own import STREAM, configuration
 
 MIB = 2**20
+TRIALS = 2 * (4 + 8) * 16
+"""Frames after which both other ways had their turn in a ring of so few slots."""
 NOISE = np.random.default_rng(0).integers(0, 256, 8 * MIB + 64, np.uint8)
 
 
@@ -28,3 +30,24 @@ def test_every_byte_of_a_frame_arrives(base_dir: Path, slots: int) -> None:
                     frame = eye.latest(timeout=10)
                 with frame as seen:
                     assert np.array_equal(seen, image), (length, offset)
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+@pytest.mark.parametrize("length", [64 * 1024 + 1, MIB + 65, 4 * MIB + 37])
+def test_every_byte_arrives_whichever_way_is_tried(base_dir: Path, slots: int, length: int) -> None:
+    place = Place(str(base_dir), "frames", 8 * MIB, 1, slots)
+    with fp.serve(configuration(place)) as pool, pool.producer(STREAM) as camera, pool.consumer(STREAM) as eye:
+        trials = 0
+        for count in range(TRIALS):
+            image = NOISE[count % 3 : count % 3 + length]
+            trying = camera._frames is not None and camera._frames.copies.trying
+            frame = None
+            while frame is None:
+                camera.publish(image)
+                frame = eye.latest(timeout=10)
+            with frame as seen:
+                assert np.array_equal(seen, image), count
+            trials += trying != camera._frames.copies.trying
+            if trials == 4:
+                break
+        assert trials == 4, "two trials began and ended"

@@ -69,7 +69,12 @@ cdef extern from *:
 
 cdef extern from "payload.h":
     void fp_expect_writes(const unsigned char *at, size_t nbytes) noexcept nogil
-    void fp_copy_payload(unsigned char *to, const unsigned char *source, size_t nbytes, size_t ring) noexcept nogil
+    enum fp_way:
+        FP_PLAIN
+        FP_AHEAD
+        FP_PASSING
+        FP_WAYS
+    void fp_copy_payload(unsigned char *to, const unsigned char *source, size_t nbytes, fp_way way) noexcept nogil
 
 cdef extern from "layout.h":
     enum:
@@ -187,6 +192,7 @@ cdef class UnderLease:
         return now - (last if last > self.since_ns else self.since_ns) >= self.lifetime_ns
 
 
+include "frames_copy.pxi"
 include "frames_writer.pxi"
 include "frames_reader.pxi"
 include "frames_cores.pxi"

@@ -14,6 +14,7 @@ cdef class FrameWriter(UnderLease):
 
     cdef readonly AnyPublication publication
     cdef readonly RingWriter ring
+    cdef readonly CopyChoice copies
     cdef readonly uint32_t stream_id
     cdef readonly uint64_t epoch
     cdef public uint64_t next_seq
@@ -46,6 +47,7 @@ cdef class FrameWriter(UnderLease):
     ):
         self.publication = publication
         self.ring = ring
+        self.copies = CopyChoice(<uint64_t>ring.mask + 1)
         self.stream_id = stream_id
         self.epoch = epoch
         self.describe = describe
@@ -251,14 +253,21 @@ cdef class FrameWriter(UnderLease):
 
     cdef void fill(self, Claim *claim, const void *source, size_t nbytes) noexcept:
         cdef unsigned char *target = self.ring.payload_of(claim)
-        cdef size_t ring = (<size_t>self.ring.mask + 1) * self.ring.pools[claim.pool].stride_bytes
+        cdef fp_way way
+        cdef int64_t took = 0
         if nbytes < RELEASE_FROM:
             memcpy(target, source, nbytes)
         else:
+            way = self.copies.next_way(nbytes, self.ring.pools[claim.pool].stride_bytes)
             self.ring.busy += 1
             with nogil:
-                fp_copy_payload(target, <const unsigned char *>source, nbytes, ring)
+                if self.copies.timed:
+                    took = -fp_clock_ns(CLOCK_MONOTONIC)
+                fp_copy_payload(target, <const unsigned char *>source, nbytes, way)
+                if self.copies.timed:
+                    took += fp_clock_ns(CLOCK_MONOTONIC)
             self.ring.leave()
+            self.copies.took(took)
 
     cdef int seal(self, uint64_t seq, Layout layout, uint64_t timestamp_ns, uint32_t meta_version) except -1:
         """`RingWriter.commit` for a caller in C."""
