@@ -27,12 +27,12 @@ def main(wanted: list[str]) -> int:
     for name in wanted or MODULES:
         with console.status(f"measuring {name}"):
             rows += importlib.import_module(f"benchmarks.{name}").run()
-    table = Table("what", "ns", "against", "ns", "ratio", "limit")
+    table = Table("what", "figure", "against", "figure", "ratio", "limit")
     for row in rows:
         limit = "" if row.limit is None else f"{row.limit:g}"
         style = None if row.ok else "bold red"
-        cells = (f"{row.value_ns:,.1f}", row.baseline, f"{row.baseline_ns:,.1f}", f"{row.ratio:.2f}", limit)
-        table.add_row(row.name, *cells, style=style)
+        value, base = (f"{figure:,.1f} {row.unit}" for figure in (row.value, row.baseline_value))
+        table.add_row(row.name, value, row.baseline, base, f"{row.ratio:.2f}", limit, style=style)
     console.print(table)
     out = HERE.parent / "build" / "bench.json"
     out.parent.mkdir(exist_ok=True)

@@ -7,17 +7,18 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """`value_ns` against `baseline_ns`; `limit` is the ratio that the project promises, if it promises one."""
+    """`value` against `baseline_value`; `limit` is the ratio that the project promises, if it promises one."""
 
     name: str
-    value_ns: float
+    value: float
     baseline: str
-    baseline_ns: float
+    baseline_value: float
     limit: float | None = None
+    unit: str = "ns"
 
     @property
     def ratio(self) -> float:
-        return self.value_ns / self.baseline_ns
+        return self.value / self.baseline_value
 
     @property
     def ok(self) -> bool:

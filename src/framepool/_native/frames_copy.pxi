@@ -22,7 +22,7 @@ cdef class CopyChoice:
     What is quickest depends on the caches, the other streams and the readers, none of which a producer can ask. So now
     and then a few frames go another way and are timed, less and less often while nothing comes of it: at last one in 257.
     A frame of another length begins anew. Readers find a frame that passed the cache only in memory, so that way has to
-    be a quarter quicker for its writer.
+    be a quarter quicker for its writer, unless the frame is so long that they would find little of it elsewhere.
     """
 
     cdef readonly uint64_t slots
@@ -90,7 +90,7 @@ cdef class CopyChoice:
         self.timed = False
 
     cdef void decide(self) noexcept:
-        if price(self.rival, self.rival_ns) < price(self.chosen, self.own_ns) * 15 // 16:
+        if self.price(self.rival, self.rival_ns) < self.price(self.chosen, self.own_ns) * 15 // 16:
             self.chosen = self.rival
             self.rest = FIRST_REST
         else:
@@ -100,6 +100,5 @@ cdef class CopyChoice:
             self.rival = <fp_way>((self.rival + 1) % FP_WAYS)
         self.stay()
 
-
-cdef inline int64_t price(fp_way way, int64_t ns) noexcept nogil:
-    return ns + ns // 4 if way == FP_PASSING else ns
+    cdef int64_t price(self, fp_way way, int64_t ns) noexcept:
+        return ns + ns // 4 if way == FP_PASSING and self.nbytes < LONG_FRAME else ns

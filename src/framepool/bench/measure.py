@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framepool.bench.peer import Image, Place, Receiver, Sender, peer
+from framepool.bench.peer import QUEUE_BYTES, Image, Place, Receiver, Sender, peer
 from framepool.transport.settings import MIB
 
 Kind = Literal["latency", "rate"]
@@ -75,8 +75,14 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def slots(self) -> int:
-        """Of a ring that stays in the cache: a few for who waits for each frame, more for who must not be lapped."""
-        ring, least, most = (MIB, 2, 64) if self.kind == "latency" else (4 * MIB, 4, 4096)
+        """Of a ring that stays in the cache: a few for who waits for each frame, more for who must not be lapped; and
+        of one for several readers, who wait for a processor meanwhile, as long as the queues of others."""
+        if self.kind == "latency":
+            ring, least, most = MIB, 2, 64
+        elif self.receivers == 1:
+            ring, least, most = 4 * MIB, 4, 4096
+        else:
+            ring, least, most = QUEUE_BYTES, 4, 16_384
         return min(most, max(least, ring // self.nbytes))
 
     @property

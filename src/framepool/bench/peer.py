@@ -16,6 +16,8 @@ import numpy.typing as npt
 Image = npt.NDArray[np.uint64]
 """A frame: words, so that nobody has to look at bytes as a number."""
 See = Callable[[Image], None]
+QUEUE_BYTES: Final = 256 * 2**20
+"""For frames that nobody took yet, where somebody may be late."""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
-
-QUEUE_BYTES = 256 * 2**20
+from framepool.bench.peer import QUEUE_BYTES, Image, Peer, Place, Receiver, See, Sender
 
 
 class Iceoryx(Peer):

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
-
-RING_BYTES = 256 * 2**20
+from framepool.bench.peer import QUEUE_BYTES, Image, Peer, Place, Receiver, See, Sender
 
 
 class Momentum(Peer):
@@ -22,7 +20,7 @@ class Momentum(Peer):
     def sender(self, place: Place) -> Iterator[Sender]:
         import momentumx
 
-        count = max(8, min(64, RING_BYTES // place.nbytes))
+        count = max(8, min(64, QUEUE_BYTES // place.nbytes))
         producer = momentumx.Producer(place.name, buffer_size=place.nbytes, buffer_count=count, sync=False)
         try:
             yield MomentumSender(producer)
