@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -51,3 +55,42 @@ def test_every_byte_arrives_whichever_way_is_tried(base_dir: Path, slots: int, l
             if trials == 4:
                 break
         assert trials == 4, "two trials began and ended"
+
+
+@pytest.fixture
+def patient_threads() -> Iterator[None]:
+    """Nobody loses the interpreter who does not give it away."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("patient_threads")
+def test_a_publish_below_a_mib_does_not_wait_for_other_threads(base_dir: Path) -> None:
+    place = Place(str(base_dir), "frames", MIB // 2, 1, 8)
+    with fp.serve(configuration(place)) as pool, pool.producer(STREAM) as camera:
+        image = NOISE[: MIB // 2]
+        turns, over = 0, False
+
+        def take_turns() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                time.sleep(0)
+
+        other = threading.Thread(target=take_turns)
+        other.start()
+        try:
+            while not camera.publish(image) or turns < 100:
+                time.sleep(0.001)
+            seen = []
+            for _ in range(200):
+                before = turns
+                camera.publish(image)
+                seen.append(turns - before)
+                time.sleep(0)
+        finally:
+            over = True
+            other.join()
+        assert np.count_nonzero(seen) < 20, "a few go the long way, because something changed"

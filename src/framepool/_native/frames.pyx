@@ -106,8 +106,11 @@ cdef enum:
     MESSAGE_BYTES = FP_MESSAGE_HEADER_BYTES + FP_FRAME_DESCRIPTOR_BLOCK_LENGTH
     RECORD_BYTES = 8 + MESSAGE_BYTES
     BATCH = 256
-    # A copy this long releases the interpreter; below it, the release costs more than it gives.
-    RELEASE_FROM = 65536
+    # A copy this long takes one of the ways of payload.h.
+    LONG_FROM = 65536
+    # A copy this long releases the interpreter. Below it others wait for a tenth of a millisecond at the most, and who
+    # released it would have to wait for them: that is where long publishes came from.
+    RELEASE_FROM = 1048576
     # So much of the next payload is fetched ahead; of a longer one the copy itself fetches the rest in time.
     AHEAD_BYTES = 4096
 

@@ -255,19 +255,22 @@ cdef class FrameWriter(UnderLease):
         cdef unsigned char *target = self.ring.payload_of(claim)
         cdef fp_way way
         cdef int64_t took = 0
-        if nbytes < RELEASE_FROM:
+        if nbytes < LONG_FROM:
             memcpy(target, source, nbytes)
+            return
+        way = self.copies.next_way(nbytes, self.ring.pools[claim.pool].stride_bytes)
+        if self.copies.timed:
+            took = -fp_clock_ns(CLOCK_MONOTONIC)
+        if nbytes < RELEASE_FROM:
+            fp_copy_payload(target, <const unsigned char *>source, nbytes, way)
         else:
-            way = self.copies.next_way(nbytes, self.ring.pools[claim.pool].stride_bytes)
             self.ring.busy += 1
             with nogil:
-                if self.copies.timed:
-                    took = -fp_clock_ns(CLOCK_MONOTONIC)
                 fp_copy_payload(target, <const unsigned char *>source, nbytes, way)
-                if self.copies.timed:
-                    took += fp_clock_ns(CLOCK_MONOTONIC)
             self.ring.leave()
-            self.copies.took(took)
+        if self.copies.timed:
+            took += fp_clock_ns(CLOCK_MONOTONIC)
+        self.copies.took(took)
 
     cdef int seal(self, uint64_t seq, Layout layout, uint64_t timestamp_ns, uint32_t meta_version) except -1:
         """`RingWriter.commit` for a caller in C."""

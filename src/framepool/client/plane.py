@@ -45,6 +45,8 @@ Topic = Literal["control", "announce", "qos", "metadata"]
 
 SETTLE_NS = 20 * NANOS_PER_MILLI
 """Of a duty cycle for mapping: leases and messages are not to wait for files."""
+REST_NS = 20 * NANOS_PER_MILLI
+"""Between two looks at the members and places of an attended plane that has heard nothing."""
 MAX_ANNOUNCED = 4_096
 """Streams whose last announce is remembered."""
 MAX_LEAVING = 64
@@ -165,6 +167,7 @@ class ControlPlane:
         self._forgotten = 0
         self._unsettled: deque[Place] = deque()
         self._leaving: deque[Place] = deque(maxlen=MAX_LEAVING)
+        self._rests_until_ns = 0
         self.listen("control", ShmAttachResponse, self._on_attach_response)
         self.listen("announce", ShmPoolAnnounce, self._on_announce)
         self.listen("control", ShmLeaseRevoked, self._on_lease_revoked)
@@ -215,6 +218,7 @@ class ControlPlane:
         with self._turn:
             member.start()
             self._members.append(member)
+            self._rests_until_ns = 0
         return member
 
     def leave(self, member: Member) -> None:
@@ -229,6 +233,7 @@ class ControlPlane:
         with self._turn:
             place.start()
             self.places.append(place)
+            self._rests_until_ns = 0
         return place
 
     def remove(self, place: Place) -> None:
@@ -251,9 +256,22 @@ class ControlPlane:
 
     def do_work(self) -> int:
         with self._turn:
+            return self._work(self._hear())
+
+    def attend(self) -> int:
+        """`do_work` for who turns it all the time: nobody but the clock is asked while nothing was heard, nobody came
+        and the members had nothing to do a moment ago."""
+        with self._turn:
             heard = self._hear()
-            work = sum(member.do_work() for member in (*self.places, *self._members))
-            return heard + work + self._settle()
+            if not heard and self.clock.monotonic_ns() < self._rests_until_ns:
+                return 0
+            return self._work(heard)
+
+    def _work(self, work: int) -> int:
+        work += sum(member.do_work() for member in (*self.places, *self._members))
+        work += self._settle()
+        self._rests_until_ns = 0 if work else self.clock.monotonic_ns() + REST_NS
+        return work
 
     def announced(self, stream_id: int) -> tuple[ShmPoolAnnounce, int] | None:
         """The last announce of a stream and when it was heard, on the monotonic clock; None if it never was."""

@@ -522,9 +522,19 @@ class Pool:
                 self._hears_metadata = True
 
 
+class Attended:
+    """A control plane as an agent that is turned all the time."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.role = plane.role
+        self.on_start = plane.on_start
+        self.do_work = plane.attend
+        self.on_close = plane.on_close
+
+
 def tended(plane: ControlPlane) -> Runner:
     """A thread for a control plane: quick while something goes on, and never in the way of a thread with frames."""
-    return Runner(plane, idle=Dozing(longest=0.004, patience=5), stands_back=True)
+    return Runner(Attended(plane), idle=Dozing(longest=0.004, patience=5), stands_back=True)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
