@@ -156,7 +156,7 @@ def test_objects_in_hand_live_on_in_the_same_process(base_dir: Path) -> None:
         before = counter.registration_id, publication.session_id, client.client_id
         driver.close()
         with pytest.raises(MediaDriverLost):
-            drain.wait(30)
+            drain.wait(60)
     with MediaDriver(settings):
         started = time.monotonic()
         client.reconnect(10)

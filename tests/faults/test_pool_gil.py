@@ -58,7 +58,7 @@ def run(processes: Processes, base_dir: Path, hold: int, *, stop: bool, **driver
             worker.signal(signal.SIGCONT)
         worker.say("go")
         told: dict[str, object] = json.loads(worker.wait_line("{", 60))
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     return told
 
 

@@ -457,7 +457,7 @@ def test_a_port_that_is_taken_is_one_line(processes: Processes, base_dir: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         site = ConsoleSite(processes, base_dir, port=taken.getsockname()[1])
         console = site.framepool("console")
-        assert console.wait(30) == 1
+        assert console.wait(60) == 1
         assert len(console.lines) == 1
         assert "--port" in console.lines[0]
 
@@ -465,7 +465,7 @@ def test_a_port_that_is_taken_is_one_line(processes: Processes, base_dir: Path) 
 def test_without_a_media_driver_it_says_what_to_start(processes: Processes, base_dir: Path) -> None:
     site = ConsoleSite(processes, base_dir)
     console = site.framepool("console")
-    assert console.wait(30) == 1
+    assert console.wait(60) == 1
     assert "no media driver" in console.lines[-1]
 
 
@@ -475,5 +475,5 @@ def test_without_the_extra_it_says_what_to_install(processes: Processes) -> None
         "from framepool.cli import main; main()"
     )
     console = processes.start("-c", script)
-    assert console.wait(30) == 1
+    assert console.wait(60) == 1
     assert "framepool[console]" in console.lines[-1]

@@ -79,7 +79,7 @@ def test_killed_demo_takes_its_camera_along_and_the_next_one_cleans_up(processes
 
 def test_bad_numbers_are_refused_in_one_line(processes: Processes) -> None:
     demo = start(processes, "--width=0")
-    assert demo.wait(30) == 2
+    assert demo.wait(60) == 2
     assert len(demo.lines) == 1
     assert "width" in demo.lines[0]
 

@@ -72,7 +72,7 @@ def wait_message(tap: Process, name: str | None) -> dict[str, Any]:
 
 def stop(tap: Process) -> None:
     tap.signal(signal.SIGTERM)
-    assert tap.wait(30) == 0, tap.lines
+    assert tap.wait(60) == 0, tap.lines
 
 
 def test_every_shared_stream_is_heard_and_its_messages_spelled_out(tap: Taps, driver: RunningDriver) -> None:
@@ -176,14 +176,14 @@ def test_pair_of_channel_and_stream_is_tapped_and_count_ends_it(tap: Taps, drive
             while publication.offer(descriptor.encode()) < 0:
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
-        assert listening.wait(30) == 0
+        assert listening.wait(60) == 0
     shown = [text for text in listening.lines if "FrameDescriptor" in text]
     assert len(shown) == 2
     assert all("  4711        FrameDescriptor  streamId=10000 epoch=3 seq=9" in text for text in shown)
 
 
 def test_seconds_end_a_tap_that_hears_nothing(tap: Taps) -> None:
-    assert tap("qos", "--only", "QosConsumer", "--seconds", "0.3").wait(30) == 0
+    assert tap("qos", "--only", "QosConsumer", "--seconds", "0.3").wait(60) == 0
 
 
 def test_stopped_tap_stalls_nobody_and_goes_on_when_it_can(tap: Taps, driver: RunningDriver) -> None:

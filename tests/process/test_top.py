@@ -156,7 +156,7 @@ def test_it_runs_in_a_terminal_and_ends_with_q(processes: Processes, base_dir: P
         with contextlib.suppress(OSError):  # the terminal ends with it
             while os.read(master, 65_536):
                 pass
-        assert top.wait(30) == 0
+        assert top.wait(60) == 0
     finally:
         top.kill()
         top.wait()
@@ -165,14 +165,14 @@ def test_it_runs_in_a_terminal_and_ends_with_q(processes: Processes, base_dir: P
 
 def test_json_without_once_is_refused(processes: Processes) -> None:
     top = processes.start("-m", "framepool", "top", "--json")
-    assert top.wait(30) == 2
+    assert top.wait(60) == 2
     assert top.lines == ["framepool top: --json goes with --once"]
 
 
 def test_without_a_media_driver_it_says_so_in_one_line(processes: Processes, base_dir: Path) -> None:
     site = ConsoleSite(processes, base_dir)
     top = site.framepool("top", "--once")
-    assert top.wait(30) == 1
+    assert top.wait(60) == 1
     assert "no media driver" in top.lines[-1]
 
 

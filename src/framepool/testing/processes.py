@@ -81,9 +81,12 @@ class Process:
             self.popen.kill()
         self.popen.wait(10)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """The exit code; the rest of the output is in `lines` afterwards."""
-        code = self.popen.wait(timeout)
+        try:
+            code = self.popen.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"not at its end after {timeout:.0f} s: {self._describe()}") from error
         self._reader.join(5)
         while not self._queue.empty():
             line = self._queue.get_nowait()

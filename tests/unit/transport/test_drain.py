@@ -83,7 +83,7 @@ def test_wait_ends_at_its_timeout_and_lets_other_threads_run(ends: Ends) -> None
     drain = ends.subscription.drain()
     assert drain.wait(0.001) is False
     threading.Timer(0.1, lambda: ends.publication.offer(b"x")).start()
-    assert drain.wait(30) is True
+    assert drain.wait(60) is True
 
 
 def test_eventfd_is_readable_while_there_is_something_to_take(ends: Ends) -> None:
