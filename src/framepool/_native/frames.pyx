@@ -108,8 +108,8 @@ cdef enum:
     BATCH = 256
     # A copy this long takes one of the ways of payload.h.
     LONG_FROM = 65536
-    # A copy this long releases the interpreter. Below it others wait for a tenth of a millisecond at the most, and who
-    # released it would have to wait for them: that is where long publishes came from.
+    # A copy this long releases the interpreter. Below it others wait for a tenth of a millisecond or so; who released it
+    # would wait for them, for up to their whole switch interval.
     RELEASE_FROM = 1048576
     # So much of the next payload is fetched ahead; of a longer one the copy itself fetches the rest in time.
     AHEAD_BYTES = 4096

@@ -14,7 +14,6 @@
 #ifndef FRAMEPOOL_PAYLOAD_H
 #define FRAMEPOOL_PAYLOAD_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -68,7 +67,7 @@ static inline void fp_expect_writes(const unsigned char *at, size_t nbytes)
 
 /* Both widths of the same: nothing is asked for beyond the frame. */
 #define FP_DEFINE_COPY(attributes, name, vector, load, store, stream)                                                  \
-    attributes static void name(unsigned char *to, const unsigned char *from, size_t nbytes, const enum fp_way way)            \
+    attributes static void name(unsigned char *to, const unsigned char *from, size_t nbytes, const enum fp_way way)    \
     {                                                                                                                  \
         size_t done = 0;                                                                                               \
         if (FP_PASSING == way)                                                                                         \
