@@ -21,7 +21,7 @@ NAMES = {
     "leave": r"__pyx_pw_\w*Taken_\d+__exit__",
 }
 """The compiled functions that a call goes through."""
-LIMITS = {"publish": 1_900, "claim": 1_450, "commit": 1_150, "poll": 4_500, "enter": 260, "leave": 130}
+LIMITS = {"publish": 1_900, "claim": 1_450, "commit": 1_150, "poll": 4_100, "enter": 260, "leave": 130}
 """Instructions a call, a quarter over what they were when this was written; `docs/profile.md` shows where they go. A
 poll hands over two frames."""
 

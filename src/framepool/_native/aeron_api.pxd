@@ -264,6 +264,7 @@ cdef extern from "aeron_drain.h" nogil:
     ctypedef uint64_t counter_t "atomic_uint_fast64_t"
 
     ctypedef struct fp_straight_t:
+        bint emptied
         counter_t total
 
     ctypedef struct fp_drain_t:

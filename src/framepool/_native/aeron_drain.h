@@ -25,6 +25,7 @@ typedef struct
     uint8_t *records; /* NULL: into the queue */
     size_t most;      /* bytes of a message in a record, behind 8 bytes of its length */
     size_t count;
+    bool emptied; /* the last turn left nothing in the log, as far as it saw; the reader's own */
     atomic_uint_fast64_t total; /* of all times */
 }
 fp_straight_t;
@@ -276,7 +277,8 @@ static size_t fp_drain_take_straight(fp_drain_t *drain, uint8_t *records, size_t
             straight->records = records;
             straight->most = most;
             straight->count = 0;
-            fp_drain_turn_held(drain, limit < FP_DRAIN_LIMIT ? limit : FP_DRAIN_LIMIT);
+            limit = limit < FP_DRAIN_LIMIT ? limit : FP_DRAIN_LIMIT;
+            straight->emptied = fp_drain_turn_held(drain, limit) < (int)limit;
             straight->records = NULL;
             taken = straight->count;
             fp_drain_forward(&straight->total, (int64_t)taken);
@@ -510,6 +512,7 @@ static size_t fp_drain_take(fp_drain_t *drain, uint8_t *records, size_t most, si
 {
     size_t taken = 0;
 
+    drain->straight.emptied = false;
     if (0 == fp_drain_queued(drain))
     {
         taken = fp_drain_take_straight(drain, records, most, limit);

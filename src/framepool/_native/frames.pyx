@@ -69,6 +69,7 @@ cdef extern from *:
 
 cdef extern from "payload.h":
     void fp_expect_writes(const unsigned char *at, size_t nbytes) noexcept nogil
+    void fp_expect_reads(const unsigned char *at, size_t nbytes) noexcept nogil
     enum fp_way:
         FP_PLAIN
         FP_AHEAD
@@ -106,7 +107,9 @@ cdef enum:
     MESSAGE_BYTES = FP_MESSAGE_HEADER_BYTES + FP_FRAME_DESCRIPTOR_BLOCK_LENGTH
     RECORD_BYTES = 8 + MESSAGE_BYTES
     BATCH = 256
-    # A copy this long takes one of the ways of payload.h.
+    # From here on the loop of payload.h is no slower than memcpy, and the longer the more ahead of it.
+    LOOP_FROM = 2048
+    # A copy this long takes whichever of the ways of payload.h is the quickest.
     LONG_FROM = 65536
     # A copy this long releases the interpreter. Below it others wait for a tenth of a millisecond or so; who released it
     # would wait for them, for up to their whole switch interval.

@@ -195,6 +195,7 @@ cdef class FrameReader(UnderLease):
     cdef uint64_t joins
     cdef uint64_t before_join
     cdef uint64_t may_repeat
+    cdef int32_t pool  # of the last frame: that of the next one, most likely
     cdef uint8_t *at
     cdef uint8_t *end
     cdef Py_ssize_t budget
@@ -240,6 +241,7 @@ cdef class FrameReader(UnderLease):
         self.begun = False
         self.stopped = False
         self.may_repeat = 0
+        self.pool = 0
 
     @property
     def max_gap(self):
@@ -285,6 +287,8 @@ cdef class FrameReader(UnderLease):
             if taken is not None:
                 result.append(taken)
                 left -= 1
+            if self.at == self.end and self.drain.c.straight.emptied:
+                break  # one more look would cost as much as the frame
         if self.seen == 0 and not self.stopped:
             self.drain.check()
         return result
@@ -377,8 +381,11 @@ cdef class FrameReader(UnderLease):
                 self.at = self.records
                 self.end = self.records + count * RECORD_BYTES
                 self.budget -= count
+                self.expect(self.at)
             record = self.at
             self.at += RECORD_BYTES
+            if self.at != self.end:
+                self.expect(self.at)
             self.seen += 1
             early = self.before_join > 0
             if early:
@@ -403,6 +410,20 @@ cdef class FrameReader(UnderLease):
             self.last_seq = found.seq
             return True
         return False
+
+    cdef void expect(self, const uint8_t *record) noexcept:
+        """Has the lines fetched that a look at the frame needs: its slot and where its payload begins are with the
+        producer, and would be waited for one after the other."""
+        cdef RingReader ring = self.ring
+        cdef uint64_t seq
+        cdef size_t index
+        if ring is None or ring.closed:
+            return
+        memcpy(&seq, record + 8 + FP_MESSAGE_HEADER_BYTES + FP_FRAME_DESCRIPTOR_SEQ_OFFSET, 8)
+        index = <uint32_t>seq & ring.mask
+        fp_expect_reads(ring.slots + index * FP_HEADER_SLOT_BYTES, FP_HEADER_SLOT_BYTES)
+        if 0 <= self.pool < ring.npools:
+            fp_expect_reads(ring.pools[self.pool].base + index * ring.pools[self.pool].stride_bytes, 1)
 
     cdef bint is_ours(self, const uint8_t *record, Descriptor *found) except -1:
         """The schema gate (schemaId, version, templateId, blockLength: all of the header at once), then stream and
@@ -468,6 +489,7 @@ cdef class FrameReader(UnderLease):
         taken.lookup = self.lookup
         taken.late = self.late_
         self.received += 1
+        self.pool = checked.slot.pool
         if self.ages is not None and checked.slot.timestamp_ns:
             if self.now == 0:
                 self.now = fp_clock_ns(self.ages.clock)

@@ -256,7 +256,10 @@ cdef class FrameWriter(UnderLease):
         cdef fp_way way
         cdef int64_t took = 0
         if nbytes < LONG_FROM:
-            memcpy(target, source, nbytes)
+            if nbytes < LOOP_FROM:
+                memcpy(target, source, nbytes)
+            else:
+                fp_copy_payload(target, <const unsigned char *>source, nbytes, FP_PLAIN)
             return
         way = self.copies.next_way(nbytes, self.ring.pools[claim.pool].stride_bytes)
         if self.copies.timed:

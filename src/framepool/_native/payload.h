@@ -46,6 +46,15 @@ static inline void fp_expect_writes(const unsigned char *at, size_t nbytes)
     }
 }
 
+/* The same for lines that will be read. */
+static inline void fp_expect_reads(const unsigned char *at, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i += 64)
+    {
+        __builtin_prefetch(at + i, 0, 3);
+    }
+}
+
 #if defined(__SSE2__)
 #include <immintrin.h>
 

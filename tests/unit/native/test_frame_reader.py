@@ -343,6 +343,23 @@ def test_frames_keep_their_order_whether_the_thread_or_the_reader_itself_fetched
     assert drain.statistics()["received"] == total
 
 
+def test_what_the_thread_fetched_and_what_came_behind_it_are_taken_together(
+    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until
+) -> None:
+    reader = FrameReader(drain, ring, STREAM, EPOCH)
+    together = 0
+    for seq in range(0, 40, 4):
+        publish(slots, seq, seq + 1, seq + 2, seq + 3)
+        tell(ends, seq, seq + 1)
+        until(lambda: drain.waiting == 2)
+        tell(ends, seq + 2, seq + 3)
+        together += len(taken := reader.take()) == 4
+        while len(taken) < 4:  # the thread had the turn
+            taken += reader.take()
+        assert [each.seq for each in taken] == [seq, seq + 1, seq + 2, seq + 3]
+    assert together > 5
+
+
 def test_loss_is_told_once_everything_was_taken(
     ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until, client: Client
 ) -> None:
