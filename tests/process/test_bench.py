@@ -87,6 +87,7 @@ def test_results_are_a_table_a_picture_and_json() -> None:
     assert [line.peer for line in result.lines] == ["framepool", "shared_memory + pipe"]
     assert result.lines[0].ratio == 1.0
     assert set(result.limits) == {"memcpy", "spin in C", "Aeron in C", "Aeron in C, 40 bytes"}
+    assert result.machine == [result.limits], "one round"
     own = result.lines[0].median
     assert own is not None
     assert result.limit_ratios == {what: own / limit for what, limit in result.limits.items()}, "one round"

@@ -19,7 +19,7 @@ from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings
 
-COUNT, INTERVAL_NS, TIMEOUT_NS = 2_000, 50_000, 20_000_000_000
+COUNT, INTERVAL_NS, TIMEOUT_NS = 10_000, 50_000, 20_000_000_000
 CHANNEL, STREAM = "aeron:ipc?term-length=1m|mtu=16k", 10
 
 
@@ -95,7 +95,7 @@ def _memcpy_other(directory: str, nbytes: int, places: int, interval_ns: int) ->
 
 
 def _count(nbytes: int, places: int, interval_ns: int) -> int:
-    """Half a second of them, or a GiB."""
+    """Half a second of them, or a GiB; not more than of anything else."""
     wanted = 500_000_000 // interval_ns if interval_ns else 2**30 // nbytes
     return max(places, min(COUNT, wanted))
 

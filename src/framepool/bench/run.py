@@ -28,6 +28,8 @@ NOISY: Final = 0.5
 """A cell is noisy when half of its rounds lie further from the median than this share of it."""
 PACE_US: Final = 50
 """Between the frames of a latency, at the least."""
+LATENCY_S: Final = 0.6
+"""Of frames for a latency. The first tenth of a second is slower than the rest, with everybody."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,19 +75,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     with those of a descriptor."""
     limit_ratios: dict[str, float]
     """framepool's figure to each of them, the median of the rounds; of a rate to that of such copies."""
+    machine: list[dict[str, float]]
+    """The same limits in each round. The time of `spin in C` shows whether the two processors had a cache in common,
+    which a hypervisor may change between two rounds."""
     noisy: bool
 
 
 def cells(quick: bool) -> list[Cell]:
     """What is measured: all of it, or what takes a minute or two."""
     sizes = (4 * KIB, 256 * KIB, MIB) if quick else SIZES
-    count = 500 if quick else 2_000
+    span_us = round(LATENCY_S * 1e6 / (2 if quick else 1))
     found = []
     for size in sizes:
         pace = max(PACE_US, size // Peer.bytes_per_us)
-        frames = count if size < 8 * MIB else count // 4
-        found.append(Cell("latency", size, count=frames, interval_us=pace))
-        found.append(Cell("latency", size, way="in place", count=count, interval_us=PACE_US))
+        found.append(Cell("latency", size, count=span_us // pace, interval_us=pace))
+        found.append(Cell("latency", size, way="in place", count=span_us // PACE_US, interval_us=PACE_US))
     for size in sizes:
         found.append(Cell("rate", size, touch="page", seconds=0.5 if quick else 1.0))
         if not quick:
@@ -157,11 +161,10 @@ def sample(name: str, cell: Cell) -> Sample:
 def machine(cell: Cell) -> dict[str, float]:
     """The machine's own limits for a cell, in µs: measured in C right now. `memcpy` is a copy into as many places as
     the ring has slots, at the pace of the cell."""
-    found = {}
+    found = {"spin in C": _ground("spin")}
     if cell.way == "copy":
         found["memcpy"] = memcpy_us(cell.nbytes, cell.slots, cell.interval_us if cell.kind == "latency" else 0)
     if cell.kind == "latency" and cell.nbytes == SIZES[0]:
-        found["spin in C"] = _ground("spin")
         found["Aeron in C"] = _ground("aeron", cell.nbytes)
         found["Aeron in C, 40 bytes"] = _ground("aeron", 40)
     return found
@@ -218,6 +221,7 @@ def _result(cell: Cell, names: list[str], samples: dict[str, list[Sample]], mach
             if mine is not None
         ]
         for what in machines[0]
+        if cell.kind == "latency" or what == "memcpy"
     }
     return Result(
         cell=cell,
@@ -225,6 +229,7 @@ def _result(cell: Cell, names: list[str], samples: dict[str, list[Sample]], mach
         lines=lines,
         limits={what: statistics.median(each[what] for each in machines) for what in machines[0]},
         limit_ratios={what: statistics.median(known) for what, known in to_limits.items() if known},
+        machine=machines,
         noisy=_is_noisy(samples[OWN]),
     )
 
