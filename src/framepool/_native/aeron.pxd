@@ -15,6 +15,7 @@ from framepool._native.aeron_api cimport (
     fp_beat_t,
     fp_deliver_t,
     fp_drain_t,
+    fp_ear_t,
     fp_heart_t,
     fp_receiver_t,
     fp_report_t,
@@ -109,6 +110,7 @@ cdef class Heartbeat:
 
 cdef class Subscription(Child):
     cdef fp_receiver_t receiver
+    cdef fp_ear_t ear
     cdef batch_t batch
     cdef list left
     cdef Py_ssize_t left_at

@@ -6,8 +6,9 @@ The rules that make it safe:
 * The interpreter's lock is held in every call that touches a C object of a client (add, offer, poll, close), so two
   Python threads never meet inside one. It is released only where nothing shared is touched: while connecting, while
   the conductor thread is joined, while a drain is waited for; and by whoever holds a publication or a subscription
-  (`Child.hold`), which is not freed before it is let go again. Two kinds of threads of our own run without it: a drain
-  polls its subscription, which nobody else does meanwhile, and heartbeats are offered on shared publications, which
+  (`Child.hold`), which is not freed before it is let go again; and while ears wait, who look at a subscription under
+  a lock that its polls take too, and find no pointer once it is closed. Two kinds of threads of our own run without it: a
+  drain polls its subscription, which nobody else does meanwhile, and heartbeats are offered on shared publications, which
   Aeron allows at any time. Both have let go of the C object before it is freed.
 * The C client frees its children when it closes. So a client knows its children, takes their pointers away first and
   only then frees them; a child without its pointer raises, it never crashes.
@@ -16,9 +17,10 @@ The rules that make it safe:
 * A child made by fork owns nothing: its objects raise `ForkedError` and are left as they are.
 
 The parts: the client and what it can hold (aeron_client.pxi), publications and claims (aeron_publication.pxi),
-heartbeats (aeron_heartbeat.pxi), subscriptions and drains (aeron_subscription.pxi), the media driver
+heartbeats (aeron_heartbeat.pxi), subscriptions, drains and ears (aeron_subscription.pxi), the media driver
 (aeron_driver.pxi); in C, the table of functions (aeron_api.h), the receiving side (aeron_receive.h), the drain
-(aeron_drain.h), the thread of heartbeats (aeron_heartbeat.h) and how Aeron's threads wait (aeron_idle.h).
+(aeron_drain.h), ears (aeron_ears.h), the thread of heartbeats (aeron_heartbeat.h) and how Aeron's threads wait
+(aeron_idle.h).
 """
 
 import importlib.machinery
@@ -55,6 +57,15 @@ cdef extern from "dlfcn.h" nogil:
     char *dlerror()
     int RTLD_NOW
     int RTLD_LOCAL
+
+cdef extern from "sys/eventfd.h" nogil:
+    int eventfd(unsigned int initval, int flags)
+    int EFD_CLOEXEC
+    int EFD_NONBLOCK
+
+cdef extern from "unistd.h" nogil:
+    ssize_t write_fd "write"(int fd, const void *buffer, size_t count)
+    int close_fd "close"(int fd)
 
 cdef extern from "payload.h" nogil:
     void fp_expect_writes(const unsigned char *at, size_t nbytes)

@@ -96,6 +96,16 @@ typedef void (*aeron_notification_t)(void *clientd);
 typedef void (*aeron_on_available_image_t)(void *clientd, aeron_subscription_t *subscription, aeron_image_t *image);
 typedef void (*aeron_on_unavailable_image_t)(void *clientd, aeron_subscription_t *subscription, aeron_image_t *image);
 typedef void (*aeron_fragment_handler_t)(void *clientd, const uint8_t *buffer, size_t length, aeron_header_t *header);
+typedef enum aeron_controlled_fragment_handler_action_en
+{
+    AERON_ACTION_ABORT = 1, /* as if the fragment had not been shown */
+    AERON_ACTION_BREAK = 2,
+    AERON_ACTION_COMMIT = 3,
+    AERON_ACTION_CONTINUE = 4
+}
+aeron_controlled_fragment_handler_action_t;
+typedef aeron_controlled_fragment_handler_action_t (*aeron_controlled_fragment_handler_t)(
+    void *clientd, const uint8_t *buffer, size_t length, aeron_header_t *header);
 typedef int64_t (*aeron_reserved_value_supplier_t)(void *clientd, uint8_t *buffer, size_t frame_length);
 
 #define FP_AERON_FUNCTIONS(X) \
@@ -169,6 +179,9 @@ typedef int64_t (*aeron_reserved_value_supplier_t)(void *clientd, uint8_t *buffe
         void *on_close_complete_clientd)) \
     X(int, aeron_subscription_poll, \
         (aeron_subscription_t *subscription, aeron_fragment_handler_t handler, void *clientd, \
+        size_t fragment_limit)) \
+    X(int, aeron_subscription_controlled_poll, \
+        (aeron_subscription_t *subscription, aeron_controlled_fragment_handler_t handler, void *clientd, \
         size_t fragment_limit)) \
     X(int, aeron_subscription_image_count, (aeron_subscription_t *subscription)) \
     X(void, aeron_subscription_for_each_image, \

@@ -299,6 +299,15 @@ cdef extern from "aeron_drain.h" nogil:
     void fp_drain_unlock(fp_drain_t *drain)
 
 
+cdef extern from "aeron_ears.h" nogil:
+    ctypedef struct fp_ear_t:
+        pthread_mutex_t mutex
+
+    void fp_ear_point(fp_ear_t *ear, aeron_subscription_t *subscription, fp_report_t *report)
+    int fp_ears_wait(
+        fp_ear_t **ears, size_t count, int event_fd, int64_t timeout_ns, int64_t *nap_ns, int64_t most_ns)
+
+
 cdef extern from "aeron_heartbeat.h" nogil:
     ctypedef struct fp_beat_t
     ctypedef struct fp_heart_t

@@ -41,6 +41,7 @@ cdef class Subscription(Child):
     """Receives messages whole, whatever number of fragments they came in."""
 
     def __cinit__(self, *args, **kwargs):
+        pthread_mutex_init(&self.ear.mutex, NULL)
         self.restore()
         self.receiver.filter.schema_id = -1
         self.receiver.filter.template_id = -1
@@ -70,9 +71,11 @@ cdef class Subscription(Child):
     cdef int bind(self) except -1:
         if self.drained != NULL:
             self.start_drain()
+        fp_ear_point(&self.ear, <aeron_subscription_t *>self.resource, self.client.report)
         return 0
 
     cdef void unbind(self) noexcept:
+        fp_ear_point(&self.ear, NULL, NULL)
         self.await_holder()
         if self.drained != NULL:
             fp_drain_stop(self.drained)
@@ -119,7 +122,9 @@ cdef class Subscription(Child):
                 raise MemoryError
             self.batch.items = grown
             self.batch.capacity = limit
+        pthread_mutex_lock(&self.ear.mutex)
         fp_receiver_poll(&self.receiver, <aeron_subscription_t *>self.resource, limit)
+        pthread_mutex_unlock(&self.ear.mutex)
         if self.batch.failed:
             lost = self.batch.failed
             self.batch.failed = 0
@@ -451,6 +456,62 @@ cdef class Drain:
 
     def __exit__(self, *exception):
         self.close()
+
+
+@cython.final
+cdef class Ears:
+    """Waits for what some subscriptions hear, without the interpreter's lock and without taking anything: looks each
+    `least_ns` at first, then less and less often until it is each `most_ns`, and quickly again after `rouse`."""
+
+    cdef list heard
+    cdef int event_fd
+    cdef int64_t least_ns
+    cdef int64_t most_ns
+    cdef int64_t nap_ns
+
+    def __cinit__(self, *, int64_t least_ns=1_000_000, int64_t most_ns=4_000_000):
+        if not 0 < least_ns <= most_ns:
+            raise ValueError("least_ns is above 0 and at most most_ns")
+        self.heard = []
+        self.least_ns = self.nap_ns = least_ns
+        self.most_ns = most_ns
+        self.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.event_fd < 0:
+            raise OSError(errno, "eventfd")
+
+    def __dealloc__(self):
+        if self.event_fd >= 0:
+            close_fd(self.event_fd)
+
+    def add(self, Subscription subscription not None):
+        """Waits for this one too, from the next `wait` on."""
+        self.heard.append(subscription)
+
+    def rouse(self):
+        """Something goes on: looks often for a while."""
+        self.nap_ns = self.least_ns
+
+    def nudge(self):
+        """Ends the `wait` of another thread, or the next one."""
+        cdef uint64_t one = 1
+        write_fd(self.event_fd, &one, sizeof(one))
+
+    def wait(self, int64_t timeout_ns):
+        """True once there is something to poll, a subscription is not there at the moment, or it was nudged; False
+        when `timeout_ns` are over. At least one nap, unless it is nudged."""
+        cdef list heard = list(self.heard)  # they live while they are looked at
+        cdef size_t count = len(heard)
+        cdef size_t i
+        cdef int found
+        cdef fp_ear_t **ears = <fp_ear_t **>PyMem_RawCalloc(count + 1, sizeof(fp_ear_t *))
+        if ears == NULL:
+            raise MemoryError
+        for i in range(count):
+            ears[i] = &(<Subscription>heard[i]).ear
+        with nogil:
+            found = fp_ears_wait(ears, count, self.event_fd, timeout_ns, &self.nap_ns, self.most_ns)
+        PyMem_RawFree(ears)
+        return found == 1
 
 
 cdef extern from *:

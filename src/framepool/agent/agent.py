@@ -128,9 +128,12 @@ class Runner:
         idle: IdleStrategy | None = None,
         on_error: ErrorHandler = log_error,
         stands_back: bool = False,
+        wake: Callable[[], object] = lambda: None,
     ) -> None:
+        """`wake` ends a long wait of the idle strategy, for who closes the runner."""
         self._invoker = Invoker(agent, on_error=on_error)
         self._stands_back = stands_back
+        self._wake = wake
         self._idle = idle or Backoff()
         self._on_error = on_error
         self._stop = threading.Event()
@@ -173,6 +176,7 @@ class Runner:
     def close(self, timeout: float = 10.0) -> None:
         """Ends the loop and waits for `on_close`; from the agent's own thread it only asks."""
         self._stop.set()
+        self._wake()
         if not self._thread.is_alive():
             self._invoker.close()
             return

@@ -21,7 +21,7 @@ from framepool.config import Channels, StreamIds
 from framepool.errors import MediaDriverLost, TransportTimeout
 from framepool.shm.region import MappedStream
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Heartbeat, Publication
+from framepool.transport.aeron import Client, Ears, Heartbeat, Publication
 from framepool.transport.listener import Listener
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import (
@@ -160,6 +160,7 @@ class ControlPlane:
         self._lost = False
         self._reconnects = 0
         self._ears: dict[Topic, Listener] = {}
+        self._rest = Ears()
         self._mouths: dict[Topic, Publication] = {}
         self._handlers: dict[type[Message], list[Callable[[Any], object]]] = {}
         self._dispatch = Dispatcher()
@@ -185,6 +186,8 @@ class ControlPlane:
                 where, stream_id = self._where[topic]
                 subscription = self._client.add_subscription(channel.control_subscription(where), stream_id)
                 self._ears[topic] = Listener(subscription)
+                self._rest.add(subscription)
+                self._rest.nudge()
             handlers = self._handlers.get(kind)
             if handlers is None:
                 handlers = self._handlers[kind] = []
@@ -218,7 +221,7 @@ class ControlPlane:
         with self._turn:
             member.start()
             self._members.append(member)
-            self._rests_until_ns = 0
+            self._disturb()
         return member
 
     def leave(self, member: Member) -> None:
@@ -233,7 +236,7 @@ class ControlPlane:
         with self._turn:
             place.start()
             self.places.append(place)
-            self._rests_until_ns = 0
+            self._disturb()
         return place
 
     def remove(self, place: Place) -> None:
@@ -266,6 +269,23 @@ class ControlPlane:
             if not heard and self.clock.monotonic_ns() < self._rests_until_ns:
                 return 0
             return self._work(heard)
+
+    def idle(self, work: int) -> None:
+        """The wait between two calls of `attend`, without the interpreter: until something is heard or it is time to
+        ask the members again."""
+        if work:
+            self._rest.rouse()
+        else:
+            self._rest.wait(max(NANOS_PER_MILLI, self._rests_until_ns - self.clock.monotonic_ns()))
+
+    def nudge(self) -> None:
+        """Ends such a wait."""
+        self._rest.nudge()
+
+    def _disturb(self) -> None:
+        """Somebody came: the members are to be asked at once."""
+        self._rests_until_ns = 0
+        self._rest.nudge()
 
     def _work(self, work: int) -> int:
         work += sum(member.do_work() for member in (*self.places, *self._members))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from framepool.agent import Dozing, Runner
+from framepool.agent import Runner
 from framepool.client.attach import AttachSettings
 from framepool.client.blobs import BlobReceiver
 from framepool.client.consumer import MAX_OUTSTANDING_SEQ_GAP, Consumer, Watcher
@@ -534,7 +534,7 @@ class Attended:
 
 def tended(plane: ControlPlane) -> Runner:
     """A thread for a control plane: quick while something goes on, and never in the way of a thread with frames."""
-    return Runner(Attended(plane), idle=Dozing(longest=0.004, patience=5), stands_back=True)
+    return Runner(Attended(plane), idle=plane, stands_back=True, wake=plane.nudge)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
