@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from framepool.client.plane import REST_NS, ControlPlane
-from framepool.clock import NANOS_PER_SECOND, ManualClock
+import framepool as fp
+from framepool.agent import Runner
+from framepool.client.plane import CALM_NS, REST_NS, ControlPlane
+from framepool.client.pool import tended
+from framepool.clock import NANOS_PER_SECOND, ManualClock, MonotonicClock
+from framepool.config import Config, DriverConfig
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
+from framepool.transport.settings import AeronSettings
 from framepool.wire._generated.driver_901 import ShmDriverShutdown, ShutdownReason
-from tests.support.onlooker import wait_until
+from tests.support.onlooker import PATIENCE, wait_until
 
 
 class Counting:
@@ -20,13 +29,19 @@ class Counting:
     def __init__(self) -> None:
         self.turns = 0
         self.work = 0
+        self.due = 0
+        self.threads: set[int] = set()
 
     def start(self) -> None: ...
     def close(self) -> None: ...
 
     def do_work(self) -> int:
         self.turns += 1
+        self.threads.add(threading.get_ident())
         return self.work
+
+    def due_ns(self) -> int:
+        return self.due
 
 
 @pytest.fixture
@@ -89,3 +104,181 @@ def test_a_whole_turn_asks_everybody(plane: ControlPlane, member: Counting) -> N
     plane.do_work()
     plane.do_work()
     assert member.turns == 3
+
+
+def test_who_knows_when_is_asked_then(plane: ControlPlane, clock: ManualClock, member: Counting) -> None:
+    member.due = clock.monotonic_ns() + REST_NS + CALM_NS // 2
+    clock.advance(REST_NS)
+    plane.attend()
+    assert member.turns == 2, "it could not say before"
+    clock.advance(CALM_NS // 2 - 1)
+    plane.attend()
+    assert member.turns == 2
+    clock.advance(1)
+    plane.attend()
+    assert member.turns == 3
+
+
+def test_nobody_rests_for_longer_than_calm(plane: ControlPlane, clock: ManualClock, member: Counting) -> None:
+    member.due = clock.monotonic_ns() + 3_600 * NANOS_PER_SECOND
+    clock.advance(REST_NS)
+    plane.attend()
+    clock.advance(CALM_NS)
+    plane.attend()
+    assert member.turns == 3
+
+
+def test_who_is_given_something_to_do_is_asked_soon(plane: ControlPlane, clock: ManualClock, member: Counting) -> None:
+    member.due = clock.monotonic_ns() + 3_600 * NANOS_PER_SECOND
+    clock.advance(REST_NS)
+    plane.attend()
+    plane.hurry()
+    clock.advance(REST_NS)
+    plane.attend()
+    assert member.turns == 3
+
+
+@pytest.fixture
+def tended_plane(media_driver: MediaDriver) -> Iterator[tuple[ControlPlane, Runner]]:
+    """One with a thread of its own."""
+    with Client.connect(media_driver.settings) as client:
+        plane = ControlPlane(client, MonotonicClock())
+        with tended(plane).start() as runner:
+            yield plane, runner
+
+
+def until(seen: threading.Event, between: Callable[[], object]) -> None:
+    """What a thread does that has frames all the time."""
+    deadline = time.monotonic() + PATIENCE
+    while not seen.is_set():
+        assert time.monotonic() < deadline
+        between()
+
+
+def serve_until(plane: ControlPlane, seen: threading.Event) -> None:
+    until(seen, plane.ears.serve)
+
+
+class Noticing(Counting):
+    """Says when it was turned by a thread."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self.seen = threading.Event()
+        self._thread = thread
+
+    def do_work(self) -> int:
+        if threading.get_ident() == self._thread:
+            self.seen.set()
+        return super().do_work()
+
+
+def test_a_thread_with_frames_takes_turns(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    member = plane.join(Noticing(threading.get_ident()))
+    serve_until(plane, member.seen)
+
+
+def test_messages_are_heard_in_such_a_turn(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    heard = threading.Event()
+    here = threading.get_ident()
+
+    def on_shutdown(_: ShmDriverShutdown) -> None:
+        if threading.get_ident() == here:
+            heard.set()
+
+    plane.listen("control", ShmDriverShutdown, on_shutdown)
+    notice = ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL)
+    until(heard, lambda: (plane.send(notice), plane.ears.serve()))
+
+
+class Failing(Noticing):
+    def do_work(self) -> int:
+        super().do_work()
+        raise ValueError("of a member")
+
+
+def test_a_turn_that_fails_is_logged_and_no_concern_of_the_frames(
+    tended_plane: tuple[ControlPlane, Runner], caplog: pytest.LogCaptureFixture
+) -> None:
+    plane, _ = tended_plane
+    member = plane.join(Failing(threading.get_ident()))
+    serve_until(plane, member.seen)
+    assert "of a member" in caplog.text
+    turns = member.turns
+    wait_until(lambda: member.turns > turns)
+
+
+def test_nobody_waits_for_who_has_the_plane(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    member = plane.join(Noticing(threading.get_ident()))
+    locked, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with plane.lock():
+            locked.set()
+            leave.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    locked.wait(60)
+    try:
+        turns = member.turns
+        for _ in range(200):
+            plane.ears.serve()
+            leave.wait(0.001)
+        assert member.turns == turns
+    finally:
+        leave.set()
+        holder.join()
+    serve_until(plane, member.seen)
+
+
+def test_what_takes_long_is_left_to_the_planes_own_thread(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    member = plane.join(Noticing(threading.get_ident()))
+    plane.open("qos")
+    plane._opening["qos"].cancel()  # it never comes
+
+    class Never:
+        def poll(self) -> None:
+            return None
+
+    plane._opening["qos"] = Never()  # type: ignore[assignment]
+    turns = member.turns
+    enough = threading.Event()
+    until(enough, lambda: (plane.ears.serve(), member.turns > turns + 5 and enough.set()))
+    assert not member.seen.is_set()
+    del plane._opening["qos"]
+    serve_until(plane, member.seen)
+
+
+def test_a_plane_that_nobody_serves_turns_by_itself(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    member = plane.join(Counting())
+    wait_until(lambda: member.turns > 10)
+    assert threading.get_ident() not in member.threads
+
+
+@pytest.mark.parametrize("how", ["publish", "claim", "poll"])
+def test_whoever_moves_frames_turns_the_plane_between_them(base_dir: Path, how: str) -> None:
+    config = Config(
+        aeron=AeronSettings(directory=str(base_dir / "aeron")),
+        driver=DriverConfig(shm_base_dir=str(base_dir), lease_expiry_ms=60_000),
+    )
+    image = np.zeros(64, np.uint8)
+    with fp.serve(config) as pool, pool.producer(10_000) as camera, pool.consumer(10_000) as eye:
+
+        def claim() -> None:
+            with camera.claim((64,)) as slot:
+                slot.array[0] = 1
+
+        ways: dict[str, Callable[[], object]] = {
+            "publish": lambda: camera.publish(image),
+            "claim": claim,
+            "poll": eye.poll,
+        }
+        member = pool._plane.join(Noticing(threading.get_ident()))
+        until(member.seen, ways[how])
+        pool._plane.leave(member)

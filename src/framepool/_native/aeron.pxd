@@ -3,6 +3,7 @@
 The table of functions and the count of forks live in the compiled `aeron` alone: others go through these methods.
 """
 
+cimport cython
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
@@ -20,6 +21,7 @@ from framepool._native.aeron_api cimport (
     fp_receiver_t,
     fp_report_t,
     fp_retract_t,
+    fp_turn_t,
     pthread_mutex_t,
 )
 
@@ -123,6 +125,8 @@ cdef class Subscription(Child):
     cdef bint diverted
     cdef int divert(self, fp_deliver_t deliver, fp_retract_t retract, void *clientd, size_t most) except -1
     cdef void restore(self) noexcept
+    cdef bint is_polled(self) noexcept
+    cdef void point_ear(self) noexcept
     cdef int poll_diverted(self, size_t limit) except -1
 
 cdef class Drain:
@@ -135,3 +139,15 @@ cdef class Drain:
     cdef uint64_t queued(self) noexcept
     cdef uint64_t fill(self) noexcept
     cdef Py_ssize_t take_records(self, uint8_t *records, size_t most, Py_ssize_t limit) except -1
+
+@cython.final
+cdef class Ears:
+    cdef Client client
+    cdef list heard
+    cdef object take
+    cdef fp_turn_t turn
+    cdef int64_t least_ns
+    cdef int64_t most_ns
+    cdef int64_t nap_ns
+    cdef list everybody(self)
+    cpdef serve(self)

@@ -64,7 +64,6 @@ cdef extern from "sys/eventfd.h" nogil:
     int EFD_NONBLOCK
 
 cdef extern from "unistd.h" nogil:
-    ssize_t write_fd "write"(int fd, const void *buffer, size_t count)
     int close_fd "close"(int fd)
 
 cdef extern from "payload.h" nogil:

@@ -126,6 +126,7 @@ cdef class Client:
             child.resource = NULL
             at = child.next
         if client != NULL:
+            fp_idle_ask()  # its thread is to end soon
             with nogil:
                 client_close(client)
                 context_close(context)
@@ -249,6 +250,7 @@ cdef class Child:
             self.pending = NULL
             code, text = take_error()
             raise TransportError(f"cannot ask for {self.describe()}: {text}")
+        fp_idle_ask()
 
     def poll_add(self):
         """True once the media driver has answered; raises what it refused."""

@@ -16,7 +16,8 @@
 #define FP_DRAIN_YIELDS 64
 #define FP_DRAIN_SPINS 2000
 #define FP_DRAIN_NAP_LEAST_NS 200000  /* between turns of the thread while nobody waits for what it takes */
-#define FP_DRAIN_NAP_MOST_NS 4000000
+#define FP_DRAIN_NAP_MOST_NS 20000000
+#define FP_DRAIN_NAP_PART 5 /* of a term may come meanwhile: a publisher waits when half of one is unread */
 #define FP_DRAIN_FLOW 150 /* bytes a microsecond: descriptors as fast as one publisher writes them */
 
 /* Where a reader who found the queue empty has messages put, past the queue. */
@@ -51,6 +52,7 @@ typedef struct
 
     pthread_mutex_t mutex; /* guards everything below */
     pthread_cond_t changed;
+    pthread_cond_t roused; /* the thread is not to nap: see fp_drain_is_needed */
     uint8_t *slots;
     size_t slot_size;
     size_t max_message;
@@ -195,12 +197,12 @@ static void fp_drain_shortest_term(aeron_image_t *image, void *clientd)
     }
 }
 
-/* How long the thread may nap: a publisher waits when half a term is unread, so a quarter of that is let come. */
+/* How long the thread may nap. */
 static int64_t fp_drain_nap_of(aeron_subscription_t *subscription)
 {
-    int64_t term = FP_DRAIN_FLOW * FP_DRAIN_NAP_MOST_NS / 1000 * 8;
+    int64_t term = FP_DRAIN_FLOW * (FP_DRAIN_NAP_MOST_NS / 1000) * FP_DRAIN_NAP_PART;
     fp_api.aeron_subscription_for_each_image(subscription, fp_drain_shortest_term, &term);
-    const int64_t nap = term / 8 * 1000 / FP_DRAIN_FLOW;
+    const int64_t nap = term / FP_DRAIN_NAP_PART * 1000 / FP_DRAIN_FLOW;
     return nap < FP_DRAIN_NAP_LEAST_NS ? FP_DRAIN_NAP_LEAST_NS : nap;
 }
 
@@ -294,6 +296,27 @@ static void fp_drain_idle(const fp_drain_t *drain, int64_t *pause)
     *pause = *pause < drain->idle_ns ? *pause * 2 : *pause;
 }
 
+/* Whether somebody waits for what the thread alone does. */
+static bool fp_drain_is_needed(fp_drain_t *drain)
+{
+    return drain->images_wanted || atomic_load_explicit(&drain->watched, memory_order_relaxed);
+}
+
+/* Until the time is over, or the thread is needed or to end. */
+static void fp_drain_nap(fp_drain_t *drain)
+{
+    const int64_t until = fp_now_ns() + drain->nap_ns;
+    const struct timespec deadline = { .tv_sec = until / 1000000000LL, .tv_nsec = until % 1000000000LL };
+    int error = 0;
+
+    pthread_mutex_lock(&drain->mutex);
+    while (0 == error && !fp_drain_is_needed(drain) && !atomic_load(&drain->stop))
+    {
+        error = pthread_cond_timedwait(&drain->roused, &drain->mutex, &deadline);
+    }
+    pthread_mutex_unlock(&drain->mutex);
+}
+
 static void *fp_drain_main(void *arg)
 {
     fp_drain_t *drain = (fp_drain_t *)arg;
@@ -309,7 +332,7 @@ static void *fp_drain_main(void *arg)
     while (!atomic_load_explicit(&drain->stop, memory_order_acquire) && 0 == fp_report_lost(drain->report))
     {
         const uint_fast64_t turned = atomic_load_explicit(&drain->reader_turns, memory_order_relaxed);
-        const bool needed = drain->images_wanted || atomic_load_explicit(&drain->watched, memory_order_relaxed);
+        const bool needed = fp_drain_is_needed(drain);
         const int read = needed || turned == seen ? fp_drain_turn(drain) : 0;
         seen = turned;
         if (read == FP_DRAIN_LIMIT)
@@ -318,7 +341,7 @@ static void *fp_drain_main(void *arg)
         }
         if (!needed)
         {
-            fp_sleep_ns(drain->nap_ns); /* a reader who comes turns by himself */
+            fp_drain_nap(drain); /* a reader who comes turns by himself */
         }
         else if (read > 0)
         {
@@ -373,6 +396,7 @@ static fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idl
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&drain->changed, &attributes);
+    pthread_cond_init(&drain->roused, &attributes);
     pthread_condattr_destroy(&attributes);
     return drain;
 }
@@ -395,12 +419,15 @@ static int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription,
     return error;
 }
 
-/* Ends and joins the thread: at most one nap. What is queued stays. */
+/* Ends and joins the thread. What is queued stays. */
 static void fp_drain_stop(fp_drain_t *drain)
 {
     if (drain->running)
     {
-        atomic_store_explicit(&drain->stop, true, memory_order_release);
+        pthread_mutex_lock(&drain->mutex);
+        atomic_store(&drain->stop, true);
+        pthread_cond_signal(&drain->roused);
+        pthread_mutex_unlock(&drain->mutex);
         pthread_join(drain->thread, NULL);
         drain->running = false;
         pthread_mutex_lock(&drain->turn); /* a reader without the interpreter's lock may be at it */
@@ -418,6 +445,7 @@ static void fp_drain_free(fp_drain_t *drain)
     {
         close(drain->event_fd);
     }
+    pthread_cond_destroy(&drain->roused);
     pthread_cond_destroy(&drain->changed);
     pthread_mutex_destroy(&drain->mutex);
     pthread_mutex_destroy(&drain->turn);
@@ -476,6 +504,7 @@ static void fp_drain_wait_images(fp_drain_t *drain, int64_t timeout_ns)
     int error = 0;
 
     pthread_mutex_lock(&drain->mutex);
+    pthread_cond_signal(&drain->roused);
     while (!drain->ended && drain->images_wanted && 0 == error)
     {
         error = pthread_cond_timedwait(&drain->changed, &drain->mutex, &deadline);
@@ -490,6 +519,7 @@ static int fp_drain_event_fd(fp_drain_t *drain)
     {
         drain->event_fd = eventfd(drain->head != drain->tail, EFD_CLOEXEC | EFD_NONBLOCK);
         atomic_store(&drain->watched, true);
+        pthread_cond_signal(&drain->roused);
     }
     pthread_mutex_unlock(&drain->mutex);
     return drain->event_fd;

@@ -4,11 +4,12 @@
  * limit has to be moved; and a thousand times when nothing happens at all. Both cost the programs on the same cores.
  * What needs no haste here naps between turns and dozes when nothing comes; only the network's threads are eager, and
  * only while something comes. A thread that is new does not doze yet: whoever starts it wants a dozen things of it, one
- * after the other. */
+ * after the other. A client's thread is woken when this process asks for something, and does not doze for a while. */
 #ifndef FRAMEPOOL_AERON_IDLE_H
 #define FRAMEPOOL_AERON_IDLE_H
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,6 +18,7 @@
 #include <time.h>
 
 #define FP_IDLE_YOUNG_NS 1000000000LL /* for which a thread is new: no nap is longer than the shortest of its manner */
+#define FP_IDLE_ASKED_NS 100000000LL /* the same, for a client's thread after something was asked for */
 #define FP_IDLE_MANY_PACKETS 8 /* turns of the network that found something, since the last nap */
 
 typedef struct
@@ -30,6 +32,7 @@ typedef struct
     bool modest;         /* waits for its turn instead of interrupting what runs: see framepool.agent.priority */
     bool timed;          /* has timers: what it finds now and then is no reason for haste */
     bool packets;        /* what the network's threads receive waits for it: windows, and what was lost */
+    bool answers;        /* brings what this process asked for: see fp_idle_ask */
 } fp_idle_manner_t;
 
 typedef struct
@@ -44,6 +47,7 @@ typedef struct
     int64_t nap_ns;
     unsigned packets;    /* turns of the network that found something, when this one napped last */
     int64_t worked_ns;   /* when something was found last; of who has timers */
+    unsigned asked;      /* how often something had been asked for, when this one looked last */
 } fp_idle_t;
 
 /* Moves limits, hears clients and watches timeouts. Half a term of descriptors lasts for tens of milliseconds. */
@@ -59,8 +63,8 @@ static const fp_idle_manner_t fp_idle_network_manner = {
     .turns = 0, .yields = 20, .naps = 1000, .shortest_ns = 1000, .middle_ns = 1000000, .longest_ns = 40000000};
 /* Hears the media driver. */
 static const fp_idle_manner_t fp_idle_client_manner = {
-    .turns = 8, .yields = 0, .naps = 0, .shortest_ns = 1000000, .middle_ns = 1000000, .longest_ns = 4000000,
-    .modest = true, .timed = true};
+    .turns = 8, .yields = 0, .naps = 0, .shortest_ns = 1000000, .middle_ns = 1000000, .longest_ns = 32000000,
+    .modest = true, .timed = true, .answers = true};
 
 /* Turns of the network's threads that found something. */
 static atomic_uint fp_idle_packets;
@@ -137,6 +141,42 @@ static int64_t fp_idle_nap(fp_idle_t *idle)
     return nap;
 }
 
+static pthread_mutex_t fp_idle_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t fp_idle_changed; /* on CLOCK_MONOTONIC: fp_idle_export */
+static unsigned fp_idle_asked; /* guarded by the mutex */
+
+/* Something was asked of a media driver, whose answer a client's thread brings. */
+static void fp_idle_ask(void)
+{
+    pthread_mutex_lock(&fp_idle_mutex);
+    fp_idle_asked++;
+    pthread_cond_broadcast(&fp_idle_changed);
+    pthread_mutex_unlock(&fp_idle_mutex);
+}
+
+/* A nap that ends when something is asked for. */
+static void fp_idle_wait(fp_idle_t *idle, int64_t nap_ns)
+{
+    const int64_t until = fp_idle_now() + nap_ns;
+    const struct timespec deadline = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    int error = 0;
+
+    pthread_mutex_lock(&fp_idle_mutex);
+    while (0 == error && fp_idle_asked == idle->asked)
+    {
+        error = pthread_cond_timedwait(&fp_idle_changed, &fp_idle_mutex, &deadline);
+    }
+    const bool asked = fp_idle_asked != idle->asked;
+    idle->asked = fp_idle_asked;
+    pthread_mutex_unlock(&fp_idle_mutex);
+    if (asked)
+    {
+        idle->nap_ns = idle->manner.shortest_ns;
+        const int64_t young_until_ns = fp_idle_now() + FP_IDLE_ASKED_NS;
+        idle->young_until_ns = young_until_ns > idle->young_until_ns ? young_until_ns : idle->young_until_ns;
+    }
+}
+
 static void fp_idle_turn(void *state, int work)
 {
     fp_idle_t *idle = state;
@@ -144,7 +184,8 @@ static void fp_idle_turn(void *state, int work)
     if (!idle->begun) /* only now is this the thread that it is for */
     {
         idle->begun = true;
-        idle->young_until_ns = manner->modest ? fp_idle_now() + FP_IDLE_YOUNG_NS : 0;
+        idle->young_until_ns =
+            manner->modest ? fp_idle_now() + (manner->answers ? FP_IDLE_ASKED_NS : FP_IDLE_YOUNG_NS) : 0;
         if (manner->modest && SCHED_OTHER == sched_getscheduler(0))
         {
             const struct sched_param none = {.sched_priority = 0};
@@ -172,6 +213,11 @@ static void fp_idle_turn(void *state, int work)
         return;
     }
     const int64_t nap_ns = fp_idle_nap(idle);
+    if (manner->answers)
+    {
+        fp_idle_wait(idle, nap_ns);
+        return;
+    }
     const struct timespec nap = {.tv_sec = nap_ns / 1000000000, .tv_nsec = nap_ns % 1000000000};
     nanosleep(&nap, NULL);
 }
@@ -198,6 +244,11 @@ FP_IDLE_STRATEGY(client)
 static int fp_idle_export(void)
 {
     Dl_info here;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&fp_idle_changed, &attributes);
+    pthread_condattr_destroy(&attributes);
     return 0 != dladdr(&framepool_idle_conductor, &here) &&
         NULL != dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) ? 0 : -1;
 }

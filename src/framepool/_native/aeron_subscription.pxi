@@ -71,8 +71,21 @@ cdef class Subscription(Child):
     cdef int bind(self) except -1:
         if self.drained != NULL:
             self.start_drain()
-        fp_ear_point(&self.ear, <aeron_subscription_t *>self.resource, self.client.report)
+        self.point_ear()
         return 0
+
+    cdef bint is_polled(self) noexcept:
+        """Whether it is emptied by `poll`, and by nobody else."""
+        return self.drained == NULL and not self.diverted
+
+    cdef void point_ear(self) noexcept:
+        """Lets ears look where nobody polls but under their lock."""
+        cdef bint open = self.resource != NULL and self.is_polled()
+        fp_ear_point(
+            &self.ear,
+            <aeron_subscription_t *>self.resource if open else NULL,
+            self.client.report if open else NULL,
+        )
 
     cdef void unbind(self) noexcept:
         fp_ear_point(&self.ear, NULL, NULL)
@@ -112,7 +125,7 @@ cdef class Subscription(Child):
         cdef PyObject **grown
         if not self.usable():
             self.refuse()
-        if self.drained != NULL or self.diverted:
+        if not self.is_polled():
             raise TransportError(f"{self.describe()} is emptied by a drain or a receiver of chunks: take from that")
         if limit < 1:
             raise ValueError("the limit is at least 1")
@@ -181,13 +194,14 @@ cdef class Subscription(Child):
     cdef int divert(self, fp_deliver_t deliver, fp_retract_t retract, void *clientd, size_t most) except -1:
         """Has messages delivered by `poll_diverted` alone, where they lie in the log, to functions that need no
         interpreter; those in fragments up to `most` bytes. `restore` ends it."""
-        if self.drained != NULL or self.diverted:
+        if not self.is_polled():
             raise TransportError(f"{self.describe()} is emptied by somebody else already")
         self.receiver.deliver = deliver
         self.receiver.retract = retract
         self.receiver.clientd = clientd
         self.receiver.most = most
         self.diverted = True
+        self.point_ear()
         return 0
 
     cdef void restore(self) noexcept:
@@ -197,6 +211,7 @@ cdef class Subscription(Child):
         self.receiver.clientd = &self.batch
         self.receiver.most = 0
         self.diverted = False
+        self.point_ear()
 
     cdef int poll_diverted(self, size_t limit) except -1:
         """One C poll of at most `limit` messages without the interpreter's lock; the fragments read."""
@@ -215,7 +230,7 @@ cdef class Subscription(Child):
         cdef Drain drain
         if not self.usable():
             self.refuse()
-        if self.drained != NULL or self.diverted:
+        if not self.is_polled():
             raise TransportError(f"{self.describe()} has a drain already, or a receiver of chunks")
         if capacity < 1 or max_message < 1 or idle_ns < 1:
             raise ValueError("capacity, max_message and idle_ns are at least 1")
@@ -228,6 +243,7 @@ cdef class Subscription(Child):
         drain.c.receiver.stream_id = self.stream_id
         self.drained = drain.c
         self.drainer = <PyObject *>drain
+        self.point_ear()
         self.start_drain()
         return drain
 
@@ -340,6 +356,7 @@ cdef class Drain:
                 self.subscription.drained = NULL
                 self.subscription.drainer = NULL
                 fp_drain_stop(self.c)
+                self.subscription.point_ear()
 
     cdef int check(self) except -1:
         """Raises where nothing can come any more."""
@@ -461,45 +478,74 @@ cdef class Drain:
 @cython.final
 cdef class Ears:
     """Waits for what some subscriptions hear, without the interpreter's lock and without taking anything: looks each
-    `least_ns` at first, then less and less often until it is each `most_ns`, and quickly again after `rouse`."""
+    `least_ns` at first, then less and less often until it is each `most_ns`, and quickly again after `rouse`. Given a
+    client, it hears all subscriptions of that one which are polled.
 
-    cdef list heard
-    cdef int event_fd
-    cdef int64_t least_ns
-    cdef int64_t most_ns
-    cdef int64_t nap_ns
+    With `offer`, what a wait would end for is first offered to threads that have the interpreter anyway.
+    """
 
-    def __cinit__(self, *, int64_t least_ns=1_000_000, int64_t most_ns=4_000_000):
+    def __cinit__(self, Client client=None, *, int64_t least_ns=1_000_000, int64_t most_ns=4_000_000):
         if not 0 < least_ns <= most_ns:
             raise ValueError("least_ns is above 0 and at most most_ns")
+        self.client = client
         self.heard = []
         self.least_ns = self.nap_ns = least_ns
         self.most_ns = most_ns
-        self.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        if self.event_fd < 0:
+        self.turn.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.turn.event_fd < 0:
             raise OSError(errno, "eventfd")
 
     def __dealloc__(self):
-        if self.event_fd >= 0:
-            close_fd(self.event_fd)
+        if self.turn.event_fd >= 0:
+            close_fd(self.turn.event_fd)
 
     def add(self, Subscription subscription not None):
         """Waits for this one too, from the next `wait` on."""
         self.heard.append(subscription)
 
+    def offer(self, take not None):
+        """Has whoever calls `serve` take a turn, from the next `wait` on: `take()` returns in how many ns the next
+        one is due; whether something was done, so that more may come soon; and whether something is left to the thread
+        that waits."""
+        self.take = take
+        self.turn.wanted = True
+
+    cpdef serve(self):
+        """Takes a turn, if one is offered."""
+        cdef int64_t rest_ns = 0
+        cdef bint busy = False
+        cdef bint undone = True  # unless it says otherwise: also if it raises
+        if not fp_turn_take(&self.turn):
+            return
+        try:
+            rest_ns, busy, undone = self.take()
+        finally:
+            fp_turn_done(&self.turn, rest_ns, busy, undone)
+
+    cdef list everybody(self):
+        cdef list found = list(self.heard)
+        if self.client is not None:
+            for child in self.client.children():
+                if isinstance(child, Subscription) and (<Subscription>child).is_polled():
+                    found.append(child)
+        return found
+
     def rouse(self):
         """Something goes on: looks often for a while."""
         self.nap_ns = self.least_ns
 
+    def hurry(self, int64_t rest_ns):
+        """Ends a `wait` of another thread in so long, or after the nap that it is at, if it would not end earlier."""
+        fp_turn_hurry(&self.turn, rest_ns)
+
     def nudge(self):
         """Ends the `wait` of another thread, or the next one."""
-        cdef uint64_t one = 1
-        write_fd(self.event_fd, &one, sizeof(one))
+        fp_turn_nudge(&self.turn)
 
     def wait(self, int64_t timeout_ns):
         """True once there is something to poll, a subscription is not there at the moment, or it was nudged; False
-        when `timeout_ns` are over. At least one nap, unless it is nudged."""
-        cdef list heard = list(self.heard)  # they live while they are looked at
+        when `timeout_ns` are over, or as long as who took a turn said. At least one nap, unless it is nudged."""
+        cdef list heard = self.everybody()  # they live while they are looked at
         cdef size_t count = len(heard)
         cdef size_t i
         cdef int found
@@ -509,7 +555,7 @@ cdef class Ears:
         for i in range(count):
             ears[i] = &(<Subscription>heard[i]).ear
         with nogil:
-            found = fp_ears_wait(ears, count, self.event_fd, timeout_ns, &self.nap_ns, self.most_ns)
+            found = fp_ears_wait(ears, count, &self.turn, timeout_ns, &self.nap_ns, self.least_ns, self.most_ns)
         PyMem_RawFree(ears)
         return found == 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import TypeVar
 
-from framepool._native.aeron import AnyPublication, Drain, Heartbeat
+from framepool._native.aeron import AnyPublication, Drain, Ears, Heartbeat
 from framepool._native.seqlock import CheckedSlot, Layout, RingReader, RingWriter
 from framepool.shm.drop import DropReason
 
@@ -252,7 +252,10 @@ class FrameReader(UnderLease, Generic[F]):
 class Changes:
     count: int
 
-class ProducerCore:
+class Attendant:
+    _ears: Ears | None
+
+class ProducerCore(Attendant):
     _frames: FrameWriter | None
     _changes: Changes
     _seen: int
@@ -265,7 +268,7 @@ class ProducerCore:
     claim: Callable[..., Any]
     def _claims(self, shape: object, dtype: object, order: str, layout: Layout) -> None: ...
 
-class ConsumerCore:
+class ConsumerCore(Attendant):
     _frames: FrameReader[Any]
     _changes: Changes
     _seen: int

@@ -8,7 +8,19 @@ cdef class Changes:
     cdef public int64_t count
 
 
-cdef class ProducerCore:
+cdef class Attendant:
+    """Who has the interpreter again and again. Between two frames it takes turns of the control plane, whose own thread
+    would have to take the interpreter from it (`Ears.offer`)."""
+
+    cdef public Ears _ears
+
+    cdef inline int attend(self) except -1:
+        if self._ears is not None and fp_turn_is_offered(&self._ears.turn):
+            self._ears.serve()
+        return 0
+
+
+cdef class ProducerCore(Attendant):
     """The short way of a frame into a stream: that of a producer whose writer, metadata version and readers are those
     of its last look, which `_changes` tells. Everything else goes the long way, by `_publish` and `_claim` of the
     class that is made from this one."""
@@ -44,6 +56,7 @@ cdef class ProducerCore:
         except NoPoolFits:
             self._own["no pool fits"] += 1
             return None
+        self.attend()
         return seq if seq >= 0 else None
 
     def claim(
@@ -81,7 +94,7 @@ cdef class ProducerCore:
         self.claimed_layout = layout
 
 
-cdef class ConsumerCore:
+cdef class ConsumerCore(Attendant):
     """The short way of frames out of a stream: that of a consumer that takes whatever comes. Everything else goes the
     long way, by `_poll` of the class that is made from this one."""
 
@@ -105,4 +118,6 @@ cdef class ConsumerCore:
             return self._silent(error)
         if frames is None:  # the lease is over, as far as can be seen here
             return self._poll(limit)
+        if not frames:
+            self.attend()
         return self._sift(frames) if self._frames.stopped else frames

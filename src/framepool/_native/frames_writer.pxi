@@ -396,6 +396,7 @@ cdef class ClaimedSlot:
         self.open = False
         if self.writer.commit_claimed(self, 0, producer._publish_timestamps) == C_ABANDONED:
             raise producer._lease_ended(self.seq)
+        producer.attend()
         return True
 
     def write_header(self):

@@ -1,7 +1,7 @@
 """Agents, the things that turn them, and their timers."""
 
 from framepool.agent.agent import Agent, AgentTerminated, CompositeAgent, Invoker, Runner, State, log_error
-from framepool.agent.idle import Backoff, BusySpin, Dozing, IdleStrategy, Sleeping
+from framepool.agent.idle import Backoff, BusySpin, IdleStrategy, Sleeping
 from framepool.agent.priority import stand_back
 from framepool.agent.timers import Timer, Timers
 
@@ -11,7 +11,6 @@ __all__ = [
     "Backoff",
     "BusySpin",
     "CompositeAgent",
-    "Dozing",
     "IdleStrategy",
     "Invoker",
     "Runner",

@@ -31,27 +31,6 @@ class Sleeping:
             time.sleep(self._seconds)
 
 
-MOST_DOUBLINGS = 32
-
-
-class Dozing:
-    """Sleeps a fixed time, and twice as long each time that nothing came of so many sleeps: for what mostly waits."""
-
-    def __init__(self, seconds: float = 0.001, *, longest: float = 0.01, patience: int = 20) -> None:
-        self._seconds = seconds
-        self._longest = longest
-        self._patience = patience
-        self._quiet = 0
-
-    def idle(self, work: int) -> None:
-        if work > 0:
-            self._quiet = 0
-            return
-        doublings = min(self._quiet // self._patience, MOST_DOUBLINGS)
-        self._quiet += 1
-        time.sleep(min(self._longest, self._seconds * 2**doublings))
-
-
 class Backoff:
     """Yields a few times, then sleeps twice as long each time up to a limit; work resets it."""
 

@@ -78,7 +78,7 @@ class Timers:
         return fired
 
     def next_deadline_ns(self) -> int | None:
-        """When the next call is due, for a caller that wants to sleep until then."""
+        """When the next call is due, for a caller that wants to sleep until then; None if there is none."""
         while self._heap and not self._heap[0][2].active:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -36,6 +36,8 @@ READY, SEEN, COUNTED, GONE = 16, 64, 112, 160
 """Where the words of the parts begin."""
 WORDS = 256
 PATIENCE = 30.0
+SELDOM = 0.2
+"""Seconds between two looks of who only waits while others are measured: he takes a core from them each time."""
 PAGE = 4096
 LOOKS = 100
 """For frames, until a receiver looks whether it is to stop: that look is slow."""
@@ -125,7 +127,11 @@ def measure(name: str, cell: Cell) -> dict[str, Any]:
                         lambda number=number: words[READY + number] == 1, processes, f"{part} {index} to be ready"
                     )
                 _wait_for(
-                    lambda: words[Word.PHASE] == Phase.OVER, processes, "the measurement to end", cell.seconds + 60
+                    lambda: words[Word.PHASE] == Phase.OVER,
+                    processes,
+                    "the measurement to end",
+                    cell.seconds + 60,
+                    pause=SELDOM,
                 )
                 _wait_for(lambda: all(words[GONE : GONE + cell.receivers]), processes, "the receivers to end")
                 return _result(place, cell, words)
@@ -143,7 +149,7 @@ def main(task: Task) -> None:
         with which.site(task.place):
             words[READY + number] = 1
             while not words[Word.STOP]:
-                time.sleep(0.01)
+                time.sleep(SELDOM)
     elif task.part == "sender":
         with which.sender(task.place) as sender:
             words[READY + number] = 1
@@ -275,7 +281,14 @@ def _process(task: Task) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def _wait_for(done: Any, processes: list[subprocess.Popen[bytes]], what: str, patience: float = PATIENCE) -> None:
+def _wait_for(
+    done: Any,
+    processes: list[subprocess.Popen[bytes]],
+    what: str,
+    patience: float = PATIENCE,
+    *,
+    pause: float = 0.002,
+) -> None:
     until = time.monotonic() + patience
     while not done():
         for process in processes:
@@ -286,7 +299,7 @@ def _wait_for(done: Any, processes: list[subprocess.Popen[bytes]], what: str, pa
                 raise Failed(lines[-1] if lines else f"exit code {process.returncode}")
         if time.monotonic() > until:
             raise Failed(f"waited {patience:.0f} s for {what}")
-        time.sleep(0.002)
+        time.sleep(pause)
 
 
 def _words(place: Place) -> npt.NDArray[np.int64]:

@@ -245,6 +245,9 @@ class ProducerPart:
     def do_work(self) -> int:
         return self._registry.do_work() + self._qos.do_work()
 
+    def due_ns(self) -> int:
+        return self._qos.due_ns()
+
     def close(self) -> None:
         for stop in self._unlisten:
             stop()

@@ -114,6 +114,9 @@ class FallbackStream:
             self._ready.set()
         return work
 
+    def due_ns(self) -> int:
+        return 0
+
     def close(self) -> None:
         self._assembler.target = None
         self._chunks.close()

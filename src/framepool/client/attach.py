@@ -154,6 +154,12 @@ class Attachment:
         if self.state is AttachState.DETACHED:
             self._attach_again(0)
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is a lease whose keepalives are sent natively: nothing is to be done for it by the clock, but
+        to notice within a second or so that it ended."""
+        return self.state is AttachState.ATTACHED and self._beat is not None
+
     def valid(self) -> bool:
         """Whether the lease holds right now: to be asked before a claim and again before a commit."""
         deadline = self.deadline_ns()

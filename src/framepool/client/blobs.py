@@ -9,7 +9,7 @@ streams and versions may come in between.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Buffer, Collection, Iterator
+from collections.abc import Buffer, Callable, Collection, Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -106,12 +106,15 @@ class BlobSender:
         max_message_length: int,
         chunk_max: int = CHUNK_MAX,
         max_pending_bytes: int = 256 * 2**20,
+        hurry: Callable[[], object] = lambda: None,
     ) -> None:
+        """`hurry` is called when there is something to send."""
         self.counts: Counter[str] = Counter()
         self._publish = publish
         self._max_message_length = max_message_length
         self._chunk_max = chunk_size(max_message_length, chunk_max)
         self._max_pending_bytes = max_pending_bytes
+        self._hurry = hurry
         self._inbox: deque[tuple[int, Iterator[Message]]] = deque()
         self._queue: deque[tuple[int, Iterator[Message]]] = deque()
         self._message: Message | None = None
@@ -129,6 +132,7 @@ class BlobSender:
             checksum=checksum,
         )
         self._inbox.append((len(private), messages))
+        self._hurry()
 
     @property
     def pending(self) -> int:

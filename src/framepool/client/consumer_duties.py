@@ -20,7 +20,7 @@ from framepool.wire._generated.control_900 import ConsumerConfig, FrameProgress,
 
 log = logging.getLogger(__name__)
 
-TEND_NS = 20 * NANOS_PER_MILLI
+TEND_NS = 100 * NANOS_PER_MILLI
 """Between looks at the descriptor stream."""
 
 
@@ -74,6 +74,7 @@ class ConsumerDuties:
         return self.introduction.assignment
 
     def start(self) -> None:
+        self._plane.open("qos")
         self._unlisten.append(self._plane.listen("control", ConsumerConfig, self._on_config))
         self._unlisten.append(self._plane.listen("qos", QosConsumer, self._qos.on_qos_consumer))
         if self.partials is not None:
@@ -85,6 +86,9 @@ class ConsumerDuties:
             self._reassign()
         self._timers.poll()  # routine, and no reason for the control plane to stay awake
         return self.introduction.do_work() + self._qos.do_work()
+
+    def due_ns(self) -> int:
+        return min(self.introduction.due_ns(), self._qos.due_ns(), self._timers.next_deadline_ns() or 0)
 
     def close(self) -> None:
         self.introduction.stop()

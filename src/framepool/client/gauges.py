@@ -84,6 +84,9 @@ class Gauges:
                     del self._pending[name]
         return self._timers.poll()
 
+    def due_ns(self) -> int:
+        return 0 if self._pending else self._timers.next_deadline_ns() or 0
+
     def close(self) -> None:
         for pending in self._pending.values():
             pending.cancel()

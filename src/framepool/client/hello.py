@@ -180,6 +180,10 @@ class Introduction:
         self.counts["hellos"] += 1
         return 1
 
+    def due_ns(self) -> int:
+        """When the next hello is due."""
+        return self._due_ns or 0
+
     def hello(self) -> ConsumerHello:
         """What is said. Mode and rate are those in force, and without shared memory no streams are asked for, so that
         the producer's answer does not undo what another authority decided."""

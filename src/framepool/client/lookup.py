@@ -46,6 +46,7 @@ class Lookup:
             addresses(config),
             here=this_host(config.discovery.host),
             is_stale=self._is_stale,
+            hurry=plane.hurry,
         )
         plane.join(self._discovery)
 

@@ -8,7 +8,7 @@ attributes when they change and once a period, for readers that come later. What
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
@@ -104,9 +104,11 @@ class SourceMetadata(MutableMapping[str, Any]):
         first_version: int = 1,
         period_ns: int = NANOS_PER_SECOND,
         changes: Changes | None = None,
+        hurry: Callable[[], object] = lambda: None,
     ) -> None:
         """The first version has the given attributes. A producer that knows what its predecessor had, and wants
-        versions never to repeat on its stream, says where to begin. Every new version is counted in `changes`."""
+        versions never to repeat on its stream, says where to begin. Every new version is counted in `changes`, and
+        `hurry` is called for it."""
         if not 1 <= first_version <= LAST_VERSION:
             raise ValueError(f"a version lies between 1 and {LAST_VERSION}, not at {first_version}")
         self.stream_id = stream_id
@@ -116,6 +118,7 @@ class SourceMetadata(MutableMapping[str, Any]):
         self._max_message_length = max_message_length
         self._period_ns = period_ns
         self._changes = changes or Changes()
+        self._hurry = hurry
         self._draft: _State | None = None
         self._lease: tuple[int, int] | None = None
         self._told: tuple[int, tuple[int, int]] | None = None
@@ -179,6 +182,7 @@ class SourceMetadata(MutableMapping[str, Any]):
             )
         )
         self._changes.count += 1
+        self._hurry()
 
     @contextmanager
     def edit(self) -> Iterator[Self]:
@@ -243,6 +247,10 @@ class SourceMetadata(MutableMapping[str, Any]):
         self._due_ns = now + (self._period_ns if taken else self._period_ns // 10)
         return 1
 
+    def due_ns(self) -> int:
+        """When they are to be sent again, if nothing changes."""
+        return self._due_ns
+
     def statistics(self) -> dict[str, int]:
         return {"version": self.version, "attributes": len(self._state.attributes), **self.counts}
 
@@ -263,6 +271,7 @@ class SourceMetadata(MutableMapping[str, Any]):
             msgspec.structs.replace(draft, version=version, timestamp_ns=self._clock.timestamp_ns())
         )
         self._changes.count += 1
+        self._hurry()
 
     def _checked(self, state: _State) -> _State:
         check_text("the name of a source", state.name, NAME_LIMIT)

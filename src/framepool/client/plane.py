@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, get_args
 
 from framepool._native.frames import Changes, UnderLease
+from framepool.agent.agent import log_error
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Channels, StreamIds
-from framepool.errors import MediaDriverLost, TransportTimeout
+from framepool.errors import MediaDriverLost, TransportError, TransportTimeout
 from framepool.shm.region import MappedStream
 from framepool.transport import channel
-from framepool.transport.aeron import Client, Ears, Heartbeat, Publication
+from framepool.transport.aeron import Client, Ears, Heartbeat, Pending, Publication
 from framepool.transport.listener import Listener
 from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import (
@@ -45,8 +46,15 @@ Topic = Literal["control", "announce", "qos", "metadata"]
 
 SETTLE_NS = 20 * NANOS_PER_MILLI
 """Of a duty cycle for mapping: leases and messages are not to wait for files."""
+SETTLE_BETWEEN_FRAMES_NS = NANOS_PER_MILLI // 10
+"""The same for a turn that is taken by a thread with frames."""
 REST_NS = 20 * NANOS_PER_MILLI
-"""Between two looks at the members and places of an attended plane that has heard nothing."""
+"""Between two looks at the members and places of an attended plane that has heard nothing, where one of them cannot say
+when it will have something to do."""
+CALM_NS = 100 * NANOS_PER_MILLI
+"""The same at the most, where they can."""
+LOOKS_NS = 16 * NANOS_PER_MILLI
+"""Between two looks at the streams, once nothing was heard for a while."""
 MAX_ANNOUNCED = 4_096
 """Streams whose last announce is remembered."""
 MAX_LEAVING = 64
@@ -61,6 +69,10 @@ class Member(Protocol):
 
     def do_work(self) -> int:
         """What is due; never waits."""
+
+    def due_ns(self) -> int:
+        """When it will have something to do, on the monotonic clock, unless it hears something; 0 if it cannot
+        say. Who is given something to do by another thread tells the plane: `hurry`."""
 
     def close(self) -> None:
         """Gives everything back."""
@@ -118,6 +130,9 @@ class Place(ABC):
     def do_work(self) -> int:
         return 0
 
+    def due_ns(self) -> int:
+        return 0
+
     def settle(self) -> int:
         """Maps what was announced last, which takes a while: called after all leases were seen to."""
         return 0
@@ -160,8 +175,11 @@ class ControlPlane:
         self._lost = False
         self._reconnects = 0
         self._ears: dict[Topic, Listener] = {}
-        self._rest = Ears()
+        self.ears = Ears(most_ns=LOOKS_NS)
+        """Where producers and consumers find turns to take between two frames, while a runner attends the plane."""
+        self.ears.offer(self._take_turn)
         self._mouths: dict[Topic, Publication] = {}
+        self._opening: dict[Topic, Pending[Publication]] = {}
         self._handlers: dict[type[Message], list[Callable[[Any], object]]] = {}
         self._dispatch = Dispatcher()
         self._announced: dict[int, tuple[ShmPoolAnnounce, int]] = {}
@@ -186,8 +204,8 @@ class ControlPlane:
                 where, stream_id = self._where[topic]
                 subscription = self._client.add_subscription(channel.control_subscription(where), stream_id)
                 self._ears[topic] = Listener(subscription)
-                self._rest.add(subscription)
-                self._rest.nudge()
+                self.ears.add(subscription)
+                self.ears.nudge()
             handlers = self._handlers.get(kind)
             if handlers is None:
                 handlers = self._handlers[kind] = []
@@ -211,6 +229,12 @@ class ControlPlane:
     def start_beat(self, message: ShmLeaseKeepalive, period_ns: int, give_up_ns: int) -> Heartbeat:
         """Sends a keepalive each period from a native thread, whatever the interpreter is busy with."""
         return Heartbeat(self._mouth("control"), message.encode(), period_ns, KEEPALIVE_STAMP_OFFSET, give_up_ns)
+
+    def open(self, topic: Topic) -> None:
+        """Asks for a stream on which something is going to be said, without waiting for it."""
+        with self._turn:
+            if topic not in self._mouths and topic not in self._opening:
+                self._opening[topic] = self._client.add_publication_async(*self._mouth_of(topic))
 
     def max_message_length(self, topic: Topic) -> int:
         """The longest message that the stream takes."""
@@ -261,37 +285,65 @@ class ControlPlane:
         with self._turn:
             return self._work(self._hear())
 
-    def attend(self) -> int:
+    def attend(self, settle_ns: int = SETTLE_NS) -> int:
         """`do_work` for who turns it all the time: nobody but the clock is asked while nothing was heard, nobody came
         and the members had nothing to do a moment ago."""
         with self._turn:
             heard = self._hear()
             if not heard and self.clock.monotonic_ns() < self._rests_until_ns:
                 return 0
-            return self._work(heard)
+            return self._work(heard, settle_ns)
+
+    def _take_turn(self) -> tuple[int, bool, bool]:
+        """`attend` by a thread with frames, which waits neither for whoever has the plane, nor for a media driver, nor
+        for many files: that is left to the plane's own thread."""
+        if not self._turn.acquire(blocking=False):
+            return 0, False, True
+        try:
+            if self._lost or not self._is_open():
+                return 0, False, True
+            work = self.attend(SETTLE_BETWEEN_FRAMES_NS)
+        except Exception as error:
+            log_error(self.role, error)
+            return 0, False, True
+        else:
+            return self._rest_ns(), work > 0, self._lost or bool(self._unsettled)
+        finally:
+            self._turn.release()
 
     def idle(self, work: int) -> None:
         """The wait between two calls of `attend`, without the interpreter: until something is heard or it is time to
         ask the members again."""
         if work:
-            self._rest.rouse()
+            self.ears.rouse()
         else:
-            self._rest.wait(max(NANOS_PER_MILLI, self._rests_until_ns - self.clock.monotonic_ns()))
+            self.ears.wait(max(NANOS_PER_MILLI, self._rest_ns()))
 
     def nudge(self) -> None:
         """Ends such a wait."""
-        self._rest.nudge()
+        self.ears.nudge()
+
+    def _rest_ns(self) -> int:
+        return max(0, self._rests_until_ns - self.clock.monotonic_ns())
+
+    def hurry(self) -> None:
+        """A member was given something to do: it is asked as soon as one who does not know when."""
+        with self._turn:
+            self._rests_until_ns = min(self._rests_until_ns, self.clock.monotonic_ns() + REST_NS)
+        self.ears.hurry(REST_NS)
 
     def _disturb(self) -> None:
         """Somebody came: the members are to be asked at once."""
         self._rests_until_ns = 0
-        self._rest.nudge()
+        self.ears.nudge()
 
-    def _work(self, work: int) -> int:
-        work += sum(member.do_work() for member in (*self.places, *self._members))
-        work += self._settle()
-        self._rests_until_ns = 0 if work else self.clock.monotonic_ns() + REST_NS
-        return work
+    def _work(self, heard: int, settle_ns: int = SETTLE_NS) -> int:
+        members = (*self.places, *self._members)
+        work = sum(member.do_work() for member in members) + self._settle(settle_ns)
+        now_ns = self.clock.monotonic_ns()
+        due_ns = min((member.due_ns() for member in members), default=now_ns + CALM_NS)
+        self._rests_until_ns = 0 if work else min(max(due_ns, now_ns + REST_NS), now_ns + CALM_NS)
+        return heard + work
 
     def announced(self, stream_id: int) -> tuple[ShmPoolAnnounce, int] | None:
         """The last announce of a stream and when it was heard, on the monotonic clock; None if it never was."""
@@ -338,10 +390,30 @@ class ControlPlane:
         publication = self._mouths.get(topic)
         if publication is None:
             with self._turn:
-                where, stream_id = self._where[topic]
-                name = channel.control_publication(where, self._client.settings)
-                publication = self._mouths[topic] = self._client.add_publication(name, stream_id)
+                pending = self._opening.pop(topic, None)
+                if pending is None:
+                    pending = self._client.add_publication_async(*self._mouth_of(topic))
+                publication = self._mouths[topic] = pending.wait(self._client.settings.driver_timeout)
         return publication
+
+    def _mouth_of(self, topic: Topic) -> tuple[str, int]:
+        where, stream_id = self._where[topic]
+        return channel.control_publication(where, self._client.settings), stream_id
+
+    def _is_open(self) -> bool:
+        """Whether whatever was asked for by `open` is there."""
+        if not self._opening:
+            return True
+        for topic, pending in list(self._opening.items()):
+            try:
+                publication = pending.poll()
+            except TransportError:  # whoever says something there first is told why
+                del self._opening[topic]
+                return False
+            if publication is not None:
+                del self._opening[topic]
+                self._mouths[topic] = publication
+        return not self._opening
 
     def _on_attach_response(self, response: ShmAttachResponse) -> None:
         for place in itertools.chain(self.places, self._leaving):
@@ -359,11 +431,11 @@ class ControlPlane:
             if place.stream_id == announce.stream_id:
                 place.on_announce(announce)
 
-    def _settle(self) -> int:
+    def _settle(self, settle_ns: int) -> int:
         """Lets places map, one after the other, until the time for it is over; the others come first next time."""
         if not self._unsettled:
             self._unsettled.extend(self.places)
-        work, end_ns = 0, self.clock.monotonic_ns() + SETTLE_NS
+        work, end_ns = 0, self.clock.monotonic_ns() + settle_ns
         while self._unsettled:
             work += self._unsettled.popleft().settle()
             if self.clock.monotonic_ns() >= end_ns:

@@ -416,6 +416,7 @@ class Pool:
             )
             producer.duties = self._plane.join(duties)
             self._plane.join(gauges)
+            producer._ears = self._plane.ears
         except BaseException:
             producer.close()
             raise
@@ -454,6 +455,7 @@ class Pool:
             on_close=close,
         )
         consumer.switch = streams.switch
+        consumer._ears = plane.ears
         consumer.elsewhere = Elsewhere(plane, lambda uri: self._payload_source(plane, uri, place.stream_id))
         consumer.configured_fallback = fallback
         low, high = self.config.stream_ids.bridge_destinations

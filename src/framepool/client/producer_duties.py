@@ -117,9 +117,12 @@ class ProducerDuties:
             attributes=attributes,
             period_ns=config.client.metadata_period_ms * NANOS_PER_MILLI,
             changes=place.changes,
+            hurry=plane.hurry,
         )
         self.blobs = BlobSender(
-            lambda message: plane.say("metadata", message), max_message_length=plane.max_message_length("metadata")
+            lambda message: plane.say("metadata", message),
+            max_message_length=plane.max_message_length("metadata"),
+            hurry=plane.hurry,
         )
         self._qos = ProducerQos(
             place.stream_id,
@@ -130,6 +133,7 @@ class ProducerDuties:
         )
 
     def start(self) -> None:
+        self._plane.open("qos")
         self._unlisten.append(self._plane.listen("control", ConsumerHello, self._on_hello))
         self._unlisten.append(self._plane.listen("qos", QosConsumer, self.registry.on_qos))
 
@@ -143,6 +147,9 @@ class ProducerDuties:
         if gone:
             self.progress.agree(self.registry.hellos())
         return gone + self._qos.do_work() + self.metadata.do_work() + self.blobs.do_work()
+
+    def due_ns(self) -> int:
+        return 0 if self.blobs.pending else min(self._qos.due_ns(), self.metadata.due_ns())
 
     def close(self) -> None:
         for stop in self._unlisten:

@@ -71,6 +71,10 @@ class ProducerQos:
         """Sends the report that is due; there is none while `read` gives None, that is without a lease."""
         return self._timers.poll()
 
+    def due_ns(self) -> int:
+        """When the next report is due."""
+        return self._timers.next_deadline_ns() or 0
+
     def statistics(self) -> dict[str, int]:
         return dict(self.counts)
 
@@ -123,6 +127,10 @@ class ConsumerQos:
     def do_work(self) -> int:
         """Sends the report that is due; there is none while `read` gives None."""
         return self._timers.poll()
+
+    def due_ns(self) -> int:
+        """When the next report is due."""
+        return self._timers.next_deadline_ns() or 0
 
     def on_qos_consumer(self, report: QosConsumer) -> None:
         """Any report of the shared stream. `on_collision` is called once for an id that is not ours alone."""

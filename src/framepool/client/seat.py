@@ -104,6 +104,9 @@ class Seat(Place):
         self._follow_the_lease()
         return work
 
+    def due_ns(self) -> int:
+        return self._timers.next_deadline_ns() or 0 if self.attachment.settled else 0
+
     def _ask_for_regions(self) -> None:
         """A producer whose regions could not be mapped, or were let go of, would keep everybody else from its stream
         for as long as it lives: it asks for new ones. A consumer follows the next announce."""

@@ -28,6 +28,7 @@ from framepool.wire.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
 
+NEVER_NS: Final = 2**63 - 1
 RESEND_NS: Final = 250 * NANOS_PER_MILLI
 """Between questions to a provider that does not answer: it may not have been there yet."""
 GRACE_NS: Final = 250 * NANOS_PER_MILLI
@@ -138,7 +139,9 @@ class DiscoveryClient:
         here: str,
         client_id: int | None = None,
         is_stale: Callable[[Stream], bool] = lambda stream: False,
+        hurry: Callable[[], object] = lambda: None,
     ) -> None:
+        """`hurry` is called when there is something to do."""
         self.client_id = client_id or 1 + secrets.randbelow(2**32 - 2)
         self.here = here
         self.counts: Counter[str] = Counter()
@@ -147,6 +150,7 @@ class DiscoveryClient:
         self._lines = [Line(address) for address in dict.fromkeys(addresses)]
         self._ears: dict[tuple[str, int], Listener | Subscription | Pending[Subscription]] = {}
         self._is_stale = is_stale
+        self._hurry = hurry
         self._lock = threading.RLock()
         self._questions: list[Question] = []
         self._asked: dict[int, tuple[Question, Line]] = {}
@@ -179,6 +183,7 @@ class DiscoveryClient:
                 question.waiting[line] = Asked(self._new_request(question, line), now)
             self._questions.append(question)
             self.counts["questions"] += 1
+        self._hurry()
         return question
 
     # What its owner turns
@@ -199,6 +204,10 @@ class DiscoveryClient:
             for question in [each for each in self._questions if self._is_over(each)]:
                 self._close(question)
             return work
+
+    def due_ns(self) -> int:
+        """When there will be something to do, if nobody asks anything: never, or 0 while a question is open."""
+        return 0 if self._questions else NEVER_NS
 
     def close(self) -> None:
         """Ends whoever waits, without an answer."""

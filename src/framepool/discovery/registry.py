@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from framepool.agent import Dozing, Runner, State
+from framepool.agent import Runner, State
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config, DiscoveryLimits, SourceConfig
 from framepool.discovery.ear import REQUESTS, Ear, listen
@@ -24,8 +24,11 @@ from framepool.discovery.responses import Responses
 from framepool.errors import ConfigurationError, MediaDriverLost
 from framepool.service import Parameter, Service, ServiceState
 from framepool.transport.aeron import Client
+from framepool.transport.attentive import Attentive
 from framepool.transport.media_driver import MediaDriver
 
+LONGEST_WAIT = 0.02
+"""Seconds by which whatever a registry does by the clock may be late."""
 REQUESTS_PER_CYCLE = 16
 MESSAGES_PER_CYCLE = 16
 """Of each stream of each driver; few, because whoever asks waits meanwhile."""
@@ -183,7 +186,8 @@ class RegistryServer:
                 undo.enter_context(MediaDriver(config.aeron))
             client = undo.enter_context(Client.connect(config.aeron, name="framepool registry"))
             self.registry = Registry(config, client)
-            self._runner = Runner(self.registry, idle=Dozing(longest=0.02), stands_back=True)
+            idle = Attentive(client, longest=LONGEST_WAIT)
+            self._runner = Runner(self.registry, idle=idle, stands_back=True, wake=idle.wake)
             self._opened = undo.pop_all()
 
     def start(self) -> Self:

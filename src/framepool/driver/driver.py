@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from framepool.agent import CompositeAgent, Dozing, Runner, State
+from framepool.agent import CompositeAgent, Runner, State
 from framepool.clock import Clock, MonotonicClock, RealtimeSyncedClock
 from framepool.config import Config, DriverConfig
 from framepool.discovery.embedded import EmbeddedDiscovery
@@ -23,10 +23,13 @@ from framepool.errors import ConfigurationError, MediaDriverRunning
 from framepool.shm.allocator import Allocator
 from framepool.shm.paths import OwnerPolicy
 from framepool.transport.aeron import Client
+from framepool.transport.attentive import Attentive
 from framepool.transport.media_driver import DirectoryLock, MediaDriver
 from framepool.transport.settings import AeronSettings
 
 CLIENT_IDLE = 0.008
+LONGEST_WAIT = 0.1
+"""Seconds by which an announce or the end of a lease may be late."""
 
 
 class ShmDriver:
@@ -60,6 +63,7 @@ class ShmDriver:
             self.conductor = Conductor(self.config, client, self.regions, self.clock, self.discovery.announced)
             authority = self.conductor.authority
             janitor = Janitor(authority, allocators, self.regions.retired, self.clock)
+            idle = Attentive(client, longest=LONGEST_WAIT)
             self._runner = Runner(
                 CompositeAgent(
                     self.conductor,
@@ -69,8 +73,9 @@ class ShmDriver:
                     DriverService(client, self.config, self.clock, self.conductor, janitor, self.statistics),
                     until=self.conductor,
                 ),
-                idle=Dozing(longest=0.05),
+                idle=idle,
                 stands_back=True,
+                wake=idle.wake,
             )
             self._opened = undo.pop_all()
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 
-from framepool.agent import Dozing, Runner
+from framepool.agent import Runner
 from framepool.agent import State as RunnerState
 from framepool.clock import NANOS_PER_MILLI, Clock
 from framepool.config import Config
@@ -27,12 +27,15 @@ from framepool.supervisor.policy import Order, Policy, Tell, Who
 from framepool.supervisor.state import State
 from framepool.transport import channel
 from framepool.transport.aeron import Client
+from framepool.transport.attentive import Attentive
 from framepool.transport.outbox import Outbox
 from framepool.wire._generated.control_900 import Mode
 
 log = logging.getLogger(__name__)
 
 TICK_NS: Final = 100 * NANOS_PER_MILLI
+LONGEST_WAIT: Final = 0.01
+"""Seconds by which a tick may be late."""
 MOST_SENT: Final = 256
 """Commands whose answer is waited for."""
 ALERT: Final = "alert"
@@ -230,7 +233,8 @@ class SupervisorServer:
                 metrics = serve_metrics(self.supervisor, config.supervisor)
                 undo.callback(metrics.close)
                 self.metrics_port = metrics.port
-            self._runner = Runner(self.supervisor, idle=Dozing(), stands_back=True)
+            idle = Attentive(client, longest=LONGEST_WAIT)
+            self._runner = Runner(self.supervisor, idle=idle, stands_back=True, wake=idle.wake)
             self._opened = undo.pop_all()
 
     def start(self) -> Self:

@@ -66,6 +66,9 @@ class Witness:
         self.heard += told
         return told
 
+    def due_ns(self) -> int:
+        return 0
+
     def _note_deafness(self) -> None:
         """Before anything else that comes then, because it may be what was heard already."""
         statistics = self._plane.statistics()

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from framepool.agent import AgentTerminated, BusySpin, CompositeAgent, Dozing, Invoker, Runner, Sleeping, State
+from framepool.agent import AgentTerminated, BusySpin, CompositeAgent, Invoker, Runner, Sleeping, State
 
 
 class Recorder:
@@ -229,12 +229,3 @@ def test_runner_tells_whoever_waits_that_its_agent_has_started_or_why_not() -> N
     failing = Runner(FailingStart(), on_error=Errors()).start()
     with pytest.raises(OSError, match="no"):
         failing.wait_started()
-
-
-def test_whoever_dozes_sleeps_longer_only_after_a_while_without_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("framepool.agent.idle.time.sleep", slept.append)
-    idle = Dozing(1.0, longest=7.0, patience=2)
-    for work in (0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0):
-        idle.idle(work)
-    assert slept == [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 7.0, 1.0, 1.0, 2.0]

@@ -10,8 +10,8 @@ import pytest
 
 from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND
 from framepool.errors import TransportError
-from framepool.transport.aeron import AnyPublication, Ears
-from tests.unit.transport.conftest import Ends
+from framepool.transport.aeron import AnyPublication, Client, Ears
+from tests.unit.transport.conftest import CHANNEL, Ends
 
 LONG = 60 * NANOS_PER_SECOND
 
@@ -66,6 +66,28 @@ def test_what_is_not_there_is_to_be_asked_after_a_nap(ends: Ends, ears: Ears) ->
     started = time.monotonic()
     assert ears.wait(LONG), "whoever polls it finds out why"
     assert time.monotonic() - started >= 0.001
+
+
+def test_the_ears_of_a_client_hear_whatever_is_polled_there(client: Client, ends: Ends) -> None:
+    ears = Ears(client)
+    assert not ears.wait(5 * NANOS_PER_MILLI)
+    assert ends.publication.offer(b"first") >= 0
+    assert ears.wait(LONG)
+    assert ends.subscription.poll() == [b"first"]
+    with ends.subscription.drain() as drain:
+        assert ends.publication.offer(b"second") >= 0
+        assert not ears.wait(5 * NANOS_PER_MILLI), "a drain has a thread of its own that takes it"
+        assert drain.take() == [b"second"]
+    assert ends.publication.offer(b"third") >= 0
+    assert ears.wait(LONG), "polled again"
+    ends.subscription.close()
+    assert not ears.wait(5 * NANOS_PER_MILLI), "what is closed is not the client's any more"
+    later = client.add_subscription(CHANNEL, 11)
+    publication = client.add_publication(CHANNEL, 11)
+    while publication.offer(b"fourth") < 0:
+        time.sleep(0.001)
+    assert ears.wait(LONG)
+    assert later.poll() == [b"fourth"]
 
 
 def test_other_threads_poll_renew_and_close_meanwhile(ends: Ends, send: Callable[[AnyPublication, bytes], int]) -> None:
