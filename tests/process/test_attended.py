@@ -138,6 +138,20 @@ def test_who_is_given_something_to_do_is_asked_soon(plane: ControlPlane, clock: 
     assert member.turns == 3
 
 
+def test_whoever_gives_something_to_do_waits_for_nobody(plane: ControlPlane) -> None:
+    told = threading.Event()
+
+    def give() -> None:
+        plane.hurry()
+        told.set()
+
+    giver = threading.Thread(target=give)
+    with plane.lock():
+        giver.start()
+        assert told.wait(PATIENCE)
+    giver.join()
+
+
 @pytest.fixture
 def tended_plane(media_driver: MediaDriver) -> Iterator[tuple[ControlPlane, Runner]]:
     """One with a thread of its own."""

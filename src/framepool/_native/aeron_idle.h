@@ -141,9 +141,20 @@ static int64_t fp_idle_nap(fp_idle_t *idle)
     return nap;
 }
 
-static pthread_mutex_t fp_idle_mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t fp_idle_changed; /* on CLOCK_MONOTONIC: fp_idle_export */
+static pthread_mutex_t fp_idle_mutex;
+static pthread_cond_t fp_idle_changed; /* on CLOCK_MONOTONIC */
 static unsigned fp_idle_asked; /* guarded by the mutex */
+
+/* Also in a forked child: it inherits a condition that threads wait on which are not there. */
+static void fp_idle_begin(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&fp_idle_changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&fp_idle_mutex, NULL);
+}
 
 /* Something was asked of a media driver, whose answer a client's thread brings. */
 static void fp_idle_ask(void)
@@ -244,12 +255,8 @@ FP_IDLE_STRATEGY(client)
 static int fp_idle_export(void)
 {
     Dl_info here;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&fp_idle_changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    return 0 != dladdr(&framepool_idle_conductor, &here) &&
+    fp_idle_begin();
+    return 0 == pthread_atfork(NULL, NULL, fp_idle_begin) && 0 != dladdr(&framepool_idle_conductor, &here) &&
         NULL != dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL) ? 0 : -1;
 }
 

@@ -187,6 +187,7 @@ class ControlPlane:
         self._unsettled: deque[Place] = deque()
         self._leaving: deque[Place] = deque(maxlen=MAX_LEAVING)
         self._rests_until_ns = 0
+        self._hurried = False
         self.listen("control", ShmAttachResponse, self._on_attach_response)
         self.listen("announce", ShmPoolAnnounce, self._on_announce)
         self.listen("control", ShmLeaseRevoked, self._on_lease_revoked)
@@ -290,7 +291,7 @@ class ControlPlane:
         and the members had nothing to do a moment ago."""
         with self._turn:
             heard = self._hear()
-            if not heard and self.clock.monotonic_ns() < self._rests_until_ns:
+            if not heard and not self._hurried and self.clock.monotonic_ns() < self._rests_until_ns:
                 return 0
             return self._work(heard, settle_ns)
 
@@ -324,12 +325,13 @@ class ControlPlane:
         self.ears.nudge()
 
     def _rest_ns(self) -> int:
-        return max(0, self._rests_until_ns - self.clock.monotonic_ns())
+        rest_ns = max(0, self._rests_until_ns - self.clock.monotonic_ns())
+        return min(rest_ns, REST_NS) if self._hurried else rest_ns
 
     def hurry(self) -> None:
-        """A member was given something to do: it is asked as soon as one who does not know when."""
-        with self._turn:
-            self._rests_until_ns = min(self._rests_until_ns, self.clock.monotonic_ns() + REST_NS)
+        """A member was given something to do: it is asked as soon as one who does not know when. Waits for nobody: the
+        plane may be waiting for a media driver."""
+        self._hurried = True
         self.ears.hurry(REST_NS)
 
     def _disturb(self) -> None:
@@ -339,6 +341,7 @@ class ControlPlane:
 
     def _work(self, heard: int, settle_ns: int = SETTLE_NS) -> int:
         members = (*self.places, *self._members)
+        self._hurried = False  # whatever they are given from here on is for the next turn
         work = sum(member.do_work() for member in members) + self._settle(settle_ns)
         now_ns = self.clock.monotonic_ns()
         due_ns = min((member.due_ns() for member in members), default=now_ns + CALM_NS)
