@@ -75,6 +75,7 @@ cdef extern from "payload.h":
         FP_PLAIN
         FP_AHEAD
         FP_PASSING
+        FP_STRING
         FP_WAYS
     void fp_copy_payload(unsigned char *to, const unsigned char *source, size_t nbytes, fp_way way) noexcept nogil
 

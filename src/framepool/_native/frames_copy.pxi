@@ -12,7 +12,7 @@ cdef enum:
     FIRST_REST = 4
     LAST_REST = 256
 
-WAYS = ("plain", "ahead", "passing")
+WAYS = ("plain", "ahead", "passing", "string")
 
 
 @cython.final

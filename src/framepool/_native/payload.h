@@ -1,8 +1,5 @@
-/* The copy of a long payload into its slot, in three ways. Which is the quickest depends on what the caches hold of the
- * slot and who else has read it, so `CopyChoice` tries them.
- *
- * Slots begin a superblock behind a page and numpy's arrays 16 bytes behind one. For such a pair the string
- * instructions that memcpy uses take up to half as long again on some processors (page aliasing), a plain loop does not.
+/* The copy of a long payload into its slot, in four ways. Which is the quickest depends on the processor, on what its
+ * caches hold of the slot and on who else has read it, so `CopyChoice` tries them.
  *
  * - FP_PLAIN is that loop: the quickest where the slot is in a near cache and nobody has read it.
  * - FP_AHEAD asks for the lines two pages before it stores to them. Stores become visible in order, so each line that a
@@ -10,7 +7,10 @@
  * - FP_PASSING stores past the cache. Where the slot was last touched long ago, an ordinary copy first fetches each line
  *   that it is going to overwrite; this one does not, and readers then fetch the frame from memory. Such stores are not
  *   ordered with others, so a fence stands before the first, which keeps them behind the in-progress word, and one behind
- *   the last, which keeps them before the committed one (Wire 8.3). */
+ *   the last, which keeps them before the committed one (Wire 8.3).
+ * - FP_STRING is the string instruction, which memcpy uses too. Some processors do not fetch what it overwrites, and then
+ *   lines that a reader holds cost half as much or less. Slots begin a superblock behind a page and numpy's arrays 16
+ *   bytes behind one: such a pair takes up to twice as long (page aliasing), which a loop does not mind. */
 #ifndef FRAMEPOOL_PAYLOAD_H
 #define FRAMEPOOL_PAYLOAD_H
 
@@ -23,6 +23,7 @@ enum fp_way
     FP_PLAIN,
     FP_AHEAD,
     FP_PASSING,
+    FP_STRING,
     FP_WAYS
 };
 
@@ -105,6 +106,11 @@ static inline void fp_copy_payload(unsigned char *to, const unsigned char *from,
 {
     const size_t lines = 0 == ((uintptr_t)to & 31) ? nbytes & ~(size_t)63 : 0;
 
+    if (FP_STRING == way)
+    {
+        __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(nbytes) : : "memory");
+        return;
+    }
     if (FP_PASSING == way)
     {
         _mm_sfence();

@@ -80,7 +80,7 @@ class Cell(msgspec.Struct, frozen=True):
         """Of a ring that stays in the cache: a few for who waits for each frame, more for who must not be lapped; and
         of one for several readers, who wait for a processor meanwhile, as long as the queues of others."""
         if self.kind == "latency":
-            ring, least, most = MIB, 2, 64
+            ring, least, most = MIB // 2, 2, 64
         elif self.receivers == 1:
             ring, least, most = 4 * MIB, 4, 4096
         else:

@@ -55,7 +55,7 @@ class Caches:
 )
 def test_it_ends_up_with_the_cheapest_or_one_that_is_hardly_dearer(costs: Costs, slots: int, nbytes: int) -> None:
     choice = CopyChoice(slots)
-    frames(choice, 40 * (slots + 4), costs.__getitem__, nbytes)
+    frames(choice, 80 * (slots + 4), costs.__getitem__, nbytes)
     assert price(costs, choice.way, nbytes) <= min(price(costs, way, nbytes) for way in WAYS) * 16 / 15 + 2
 
 
@@ -84,7 +84,7 @@ def test_a_ring_that_fits_into_the_cache_is_found_out_even_after_copies_that_pas
 
 def test_trials_become_rare() -> None:
     choice = CopyChoice(8)
-    costs = {"plain": 20_000, "ahead": 30_000, "passing": 40_000}
+    costs = {"plain": 20_000, "ahead": 30_000, "passing": 40_000, "string": 30_000}
     frames(choice, 50_000, costs.__getitem__)
     used = frames(choice, 100_000, costs.__getitem__)
     assert 0 < 100_000 - used["plain"] < 100_000 / 200
@@ -92,7 +92,7 @@ def test_trials_become_rare() -> None:
 
 def test_frames_of_another_length_begin_anew() -> None:
     choice = CopyChoice(8)
-    costs = {"plain": 60_000, "ahead": 60_000, "passing": 20_000}
+    costs = {"plain": 60_000, "ahead": 60_000, "passing": 20_000, "string": 60_000}
     frames(choice, 1_000, costs.__getitem__)
     assert choice.way == "passing"
     assert frames(choice, 1, costs.__getitem__, 256 * KIB) == {"plain": 1}
