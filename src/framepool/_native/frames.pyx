@@ -68,6 +68,9 @@ cdef extern from *:
     int fp_leading_zeros(uint64_t value) noexcept nogil
     object fp_instance(type kind, tuple nothing)
 
+cdef extern from "seqlock.h":
+    uint64_t fp_slot_look_again(const void *slot) noexcept nogil
+
 cdef extern from "payload.h":
     void fp_expect_writes(const unsigned char *at, size_t nbytes) noexcept nogil
     void fp_expect_reads(const unsigned char *at, size_t nbytes) noexcept nogil

@@ -1,5 +1,11 @@
 # The consumer's side.
 
+cdef enum:
+    # What a reader's pace is counted in: even one frame becomes two, or none, only after some time.
+    SIXTEENTHS = 16
+    # So many frames at once are as good as any number.
+    RELAXED = 4096 * SIXTEENTHS
+
 cdef struct Descriptor:
     uint64_t seq
     uint64_t timestamp_ns
@@ -174,6 +180,10 @@ cdef class FrameReader(UnderLease):
     frames that were told of before are passed over, until a later one comes or as many of them are in their slots as
     there are slots. After a gap of more than `max_gap` only the newest is handed over (Wire 15.4); None: never.
 
+    Who is slower than the producer would always be handed the oldest frames that are whole, which are overwritten before
+    he has used them. So after `lapped` fewer are handed over at once, and none that is nearly as old: those are `late`
+    too. Both are relaxed again while frames stay whole.
+
     With `ledger`, `drops()` names each frame that was told of and not handed over.
     """
 
@@ -200,6 +210,11 @@ cdef class FrameReader(UnderLease):
     cdef uint8_t *end
     cdef Py_ssize_t budget
     cdef Py_ssize_t seen
+    cdef bint hurt
+    cdef Py_ssize_t handed
+    cdef Py_ssize_t batch
+    cdef Py_ssize_t most
+    cdef uint64_t margin
     cdef uint8_t records[BATCH * RECORD_BYTES]
     cdef uint64_t reasons[EXTENT + 1]
     cdef readonly uint64_t received
@@ -231,6 +246,7 @@ cdef class FrameReader(UnderLease):
         self.stream_id = stream_id
         self.max_gap_ = <uint64_t>-1
         self.at = self.end = self.records
+        self.most = RELAXED
         self.remap(ring, epoch)
         self.max_gap = max_gap
 
@@ -242,6 +258,7 @@ cdef class FrameReader(UnderLease):
         self.stopped = False
         self.may_repeat = 0
         self.pool = 0
+        self.margin = 0
 
     @property
     def max_gap(self):
@@ -272,21 +289,27 @@ cdef class FrameReader(UnderLease):
         cdef Descriptor found
         cdef list result
         cdef Taken taken
-        cdef Py_ssize_t left = limit
+        cdef Py_ssize_t left
         if limit < 1:
             raise ValueError("the limit is at least 1")
         if self.over():
             return None
         result = []
         self.begin()
+        self.pace()
+        left = limit if self.most == RELAXED else min(limit, self.most // SIXTEENTHS)
         while left > 0 and self.advance(&found, left):
             if self.missing > self.max_gap_:
                 self.resyncs += 1
                 self.skip_to_newest(&found)
-            taken = self.accept(&found)
-            if taken is not None:
-                result.append(taken)
-                left -= 1
+            if self.margin and self.is_pressed(found.seq):
+                self.give_up(&found, OVERWRITTEN)
+            else:
+                taken = self.accept(&found)
+                if taken is not None:
+                    result.append(taken)
+                    self.handed += 1
+                    left -= 1
             if self.at == self.end and self.drain.c.straight.emptied:
                 break  # one more look would cost as much as the frame
         if self.seen == 0 and not self.stopped:
@@ -313,10 +336,9 @@ cdef class FrameReader(UnderLease):
         found, self.ledger = self.ledger, []
         return found
 
-    def count_lapped(self):
-        """A frame that was handed over was overwritten while it was used: it is late, and not received."""
-        self.received -= 1
-        self.late += 1
+    def lapped(self):
+        """A frame that was handed over was overwritten before or while it was used."""
+        self.hurt = True
 
     def invalid(self):
         """Frames whose slot broke a rule, by the rule; late ones are not among them (decisions.md #25)."""
@@ -348,6 +370,29 @@ cdef class FrameReader(UnderLease):
         self.now = 0
         if self.joins != self.drain.joins:
             self.join()
+
+    cdef void pace(self) noexcept:
+        """How many frames at once, and how old at the most, after what became of those that were handed over last."""
+        cdef uint64_t slots
+        if self.handed:
+            self.batch = self.handed
+        if self.hurt:
+            slots = <uint64_t>self.ring.mask + 1 if self.ring is not None else 1
+            self.most = max(SIXTEENTHS, min(self.most, SIXTEENTHS * self.batch) // 2)
+            self.margin = min(2 * self.margin + SIXTEENTHS, SIXTEENTHS * (slots - max(slots // 4, <uint64_t>1)))
+        elif self.handed and (self.most < RELAXED or self.margin):
+            self.most = min(self.most + self.most // 16, <Py_ssize_t>RELAXED)
+            self.margin -= (self.margin + 63) // 64
+        self.hurt = False
+        self.handed = 0
+
+    cdef bint is_pressed(self, uint64_t seq) noexcept:
+        """Whether the frame that is older than this one by the margin is overwritten already."""
+        cdef uint64_t margin = self.margin // SIXTEENTHS
+        cdef uint64_t older = seq - margin
+        return seq >= margin and fp_slot_look_again(
+            self.ring.slots + <size_t>(<uint32_t>older & self.ring.mask) * FP_HEADER_SLOT_BYTES
+        ) >> 1 > older
 
     cdef void join(self) noexcept:
         """The drain joined its stream again: what is queued now may be from before, what comes behind it is not."""
@@ -469,16 +514,19 @@ cdef class FrameReader(UnderLease):
             found[0] = newer
         return 0
 
+    cdef int give_up(self, Descriptor *found, int reason) except -1:
+        self.reasons[reason] += 1
+        if reason <= OVERWRITTEN:
+            self.late += 1
+        return self.note(self.epoch, found.seq, reason)
+
     cdef Taken accept(self, Descriptor *found):
         """The frame if its slot is in order, else None and a count."""
         cdef int reason = ACCEPTED
         cdef Taken taken
         cdef CheckedSlot checked = self.ring.check_slot(found.seq, &reason)
         if reason:
-            self.reasons[reason] += 1
-            if reason <= OVERWRITTEN:
-                self.late += 1
-            self.note(self.epoch, found.seq, reason)
+            self.give_up(found, reason)
             return None
         taken = <Taken>fp_instance(self.kind, NOTHING)
         taken.ring = self.ring

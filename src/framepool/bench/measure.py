@@ -39,6 +39,7 @@ PATIENCE = 30.0
 SELDOM = 0.2
 """Seconds between two looks of who only waits while others are measured: he takes a core from them each time."""
 PAGE = 4096
+SMALL = 16 * 1024
 LOOKS = 100
 """For frames, until a receiver looks whether it is to stop: that look is slow."""
 
@@ -77,12 +78,13 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def slots(self) -> int:
-        """Of a ring that stays in the cache: a few for who waits for each frame, more for who must not be lapped; and
-        of one for several readers, who wait for a processor meanwhile, as long as the queues of others."""
+        """Of a ring that stays in the cache: a few for who waits for each frame, more for who must not be lapped, by
+        millions of small ones a second above all; and of one for several readers, who wait for a processor meanwhile,
+        as long as the queues of others."""
         if self.kind == "latency":
             ring, least, most = MIB // 2, 2, 64
         elif self.receivers == 1:
-            ring, least, most = 4 * MIB, 4, 4096
+            ring, least, most = 4 * MIB if self.nbytes > SMALL else 64 * MIB, 4, 16_384
         else:
             ring, least, most = QUEUE_BYTES, 4, 16_384
         return min(most, max(least, ring // self.nbytes))
@@ -237,7 +239,7 @@ def _receive(receiver: Receiver, task: Task, words: npt.NDArray[np.int64]) -> No
         elif stamp == HELLO:
             words[SEEN + index] = 1
         elif not words[GONE + index]:
-            words[COUNTED + index] = seen
+            words[COUNTED + index] = seen - receiver.torn
             words[GONE + index] = 1
 
     while not words[Word.STOP] and not words[GONE + index]:

@@ -55,6 +55,9 @@ class Sender(ABC):
 class Receiver(ABC):
     """Receives them."""
 
+    torn: int = 0
+    """Frames that were shown and turned out to be overwritten meanwhile: they do not count."""
+
     @abstractmethod
     def poll(self, see: See) -> None:
         """Shows the frames that are there, each until `see` comes back. It looks and does not wait, unless the

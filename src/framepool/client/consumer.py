@@ -578,6 +578,7 @@ class Consumer(ConsumerCore):
     def _count_late(self, frame: Taken) -> None:
         self._own["received"] -= 1
         self._own["late"] += 1
+        self._frames.lapped()
 
     def _last_seq_seen(self) -> int:
         return self._last_seq if self._frames.next_seq is None else self._frames.next_seq - 1

@@ -211,18 +211,70 @@ def test_newest_of_a_backlog_comes_after_one_check(
     assert (reader.received, reader.skipped, reader.gap, reader.late) == (1, 4, 1, 0)
 
 
-def test_frame_lapped_in_use_counts_as_late(
-    ends: Ends, drain: Drain, slots: ModelSlots, ring: RingReader, until: Until
+class Race:
+    """A reader of a ring of 64 slots whose producer publishes so many frames while one is used."""
+
+    SLOTS = 64
+
+    def __init__(self, ends: Ends, drain: Drain, pace: float) -> None:
+        self.pace = pace
+        self.published = 0
+        self._slots = ModelSlots(self.SLOTS, (64,))
+        self._ring = RingReader(self._slots.header, self.SLOTS, self._slots.pools)
+        self._ends = ends
+        self._due = 0.0
+        self._told = 0
+        self.reader = FrameReader(drain, self._ring, STREAM, EPOCH)
+        self.publish(1)
+
+    def publish(self, count: float) -> None:
+        self._due += count
+        while self.published < int(self._due):
+            self._slots.publish(self.published, LAYOUTS[0], bytes(4))
+            self.published += 1
+
+    def take(self) -> list[Taken]:
+        """What the reader hands over, told of a few rounds of the ring at the most."""
+        for seq in range(max(self._told, self.published - 4 * self.SLOTS), self.published):
+            message = FrameDescriptor(stream_id=STREAM, epoch=EPOCH, seq=seq).encode()
+            while self._ends.publication.offer(message) < 0:
+                time.sleep(0.001)  # until the drain has made room
+        self._told = self.published
+        return self.reader.take()
+
+    def use(self, frames: int) -> int:
+        """Takes what comes until so many were handed over; how many of them were whole after they had been used."""
+        whole = used = 0
+        while used < frames:
+            for frame in self.take():
+                self.publish(self.pace)
+                used += 1
+                if frame.valid():
+                    whole += 1
+                else:
+                    self.reader.lapped()
+            self.publish(1)
+        return whole
+
+
+@pytest.mark.parametrize("pace", [1.5, 4, 30])
+def test_most_of_what_a_slow_reader_is_handed_stays_whole_while_it_is_used(
+    ends: Ends, drain: Drain, pace: float
 ) -> None:
-    reader = FrameReader(drain, ring, STREAM, EPOCH)
-    publish(slots, 0)
-    tell(ends, 0)
-    until(lambda: drain.waiting)
-    (taken,) = reader.take()
-    publish(slots, NSLOTS)
-    assert not ring.still(taken.seq)
-    reader.count_lapped()
-    assert (reader.received, reader.late) == (0, 1)
+    race = Race(ends, drain, pace)
+    race.use(500)
+    assert race.use(1_000) > 700
+
+
+def test_who_is_quick_again_is_handed_every_frame_again(ends: Ends, drain: Drain) -> None:
+    race = Race(ends, drain, 4)
+    race.use(500)
+    race.pace = 0
+    race.use(500)
+    late = race.reader.late
+    race.publish(Race.SLOTS - 1)
+    assert len(race.take()) == Race.SLOTS, "the oldest whole one too, and all at once"
+    assert race.reader.late == late
 
 
 def test_closed_ring_is_unmapped(ends: Ends, drain: Drain, ring: RingReader, until: Until) -> None:

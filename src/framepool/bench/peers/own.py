@@ -77,4 +77,4 @@ class OwnReceiver(Receiver):
                 with frame as image:
                     see(image)
             except FrameOverwritten:
-                continue
+                self.torn += 1
