@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 import framepool as fp
+from framepool._native.frames import Changes
 from framepool.agent import Runner
-from framepool.client.plane import CALM_NS, REST_NS, ControlPlane
+from framepool.client.plane import CALM_NS, REST_NS, ControlPlane, Place
 from framepool.client.pool import tended
 from framepool.clock import NANOS_PER_SECOND, ManualClock, MonotonicClock
 from framepool.config import Config, DriverConfig
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings
+from framepool.wire._generated.control_900 import ShmPoolAnnounce
 from framepool.wire._generated.driver_901 import ShmDriverShutdown, ShutdownReason
 from tests.support.onlooker import PATIENCE, wait_until
 
@@ -169,6 +171,13 @@ def until(seen: threading.Event, between: Callable[[], object]) -> None:
         between()
 
 
+def serve_while(plane: ControlPlane, waiting: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while waiting():
+        assert time.monotonic() < deadline
+        plane.ears.serve()
+
+
 def serve_until(plane: ControlPlane, seen: threading.Event) -> None:
     until(seen, plane.ears.serve)
 
@@ -205,6 +214,21 @@ def test_messages_are_heard_in_such_a_turn(tended_plane: tuple[ControlPlane, Run
     plane.listen("control", ShmDriverShutdown, on_shutdown)
     notice = ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL)
     until(heard, lambda: (plane.send(notice), plane.ears.serve()))
+
+
+def test_who_comes_by_all_the_time_does_the_looking_too(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    heard = threading.Event()
+    plane.listen("control", ShmDriverShutdown, lambda _: heard.set())
+    for _ in range(3):
+        serve_while(plane, lambda: not plane.ears.attended)
+        assert plane.send(ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL))
+        serve_until(plane, heard)
+        wait_until(lambda: not plane.ears.attended)  # nobody comes by any more, and somebody has to hear
+        heard.clear()
+        assert plane.send(ShmDriverShutdown(timestamp_ns=1, reason=ShutdownReason.NORMAL))
+        assert heard.wait(PATIENCE)
+        heard.clear()
 
 
 class Failing(Noticing):
@@ -265,7 +289,77 @@ def test_what_takes_long_is_left_to_the_planes_own_thread(tended_plane: tuple[Co
     until(enough, lambda: (plane.ears.serve(), member.turns > turns + 5 and enough.set()))
     assert not member.seen.is_set()
     del plane._opening["qos"]
+    later = threading.Event()
+    until(later, lambda: (plane.ears.serve(), member.turns > turns + 10 and later.set()))
+    assert not member.seen.is_set(), "it was refused, and whoever says something there waits for another one"
+    plane.max_message_length("qos")
     serve_until(plane, member.seen)
+
+
+class Mapper(Place):
+    """A place that has files to map once it is told so, and notes who does it."""
+
+    stream_id = 10_000
+    changes = Changes()
+    stream = None
+
+    def __init__(self) -> None:
+        self.takes_long_ = False
+        self.mapped_by: set[int] = set()
+
+    @property
+    def takes_long(self) -> bool:
+        return self.takes_long_
+
+    def on_announce(self, announce: ShmPoolAnnounce) -> None:
+        self.takes_long_ = True
+
+    def settle(self) -> int:
+        if self.takes_long_:
+            self.mapped_by.add(threading.get_ident())
+            self.takes_long_ = False
+        return 0
+
+    def unmap(self, why: str) -> None: ...
+    def close(self) -> None: ...
+
+    def identity(self) -> None:
+        return None
+
+    def refusal(self) -> str:
+        return ""
+
+    def statistics(self) -> dict[str, object]:
+        return {}
+
+
+def test_files_are_mapped_by_the_planes_own_thread(tended_plane: tuple[ControlPlane, Runner]) -> None:
+    plane, _ = tended_plane
+    place = plane.add(Mapper())
+    with Client.connect(plane._client.settings) as other:
+        announces = other.add_publication(*plane._where["announce"])
+        announce = ShmPoolAnnounce(
+            stream_id=10_000, producer_id=1, epoch=1, announce_timestamp_ns=1, announce_clock_domain=1,
+            layout_version=1, header_nslots=8, header_slot_bytes=256, payload_pools=[], header_region_uri="",
+        ).encode()  # fmt: skip
+        for _ in range(20):
+            place.mapped_by.clear()
+            while announces.offer(announce) < 0:
+                time.sleep(0.001)
+            serve_while(plane, lambda: not place.mapped_by)
+            assert threading.get_ident() not in place.mapped_by
+
+
+def test_who_has_settled_is_not_asked_all_the_time(base_dir: Path) -> None:
+    config = Config(
+        aeron=AeronSettings(directory=str(base_dir / "aeron")),
+        driver=DriverConfig(shm_base_dir=str(base_dir), lease_expiry_ms=60_000),
+    )
+    with fp.serve(config) as pool, pool.producer(10_000, name="camera"), pool.consumer(10_000):
+        plane = pool._plane
+        members = (*plane.places, *plane._members)
+        assert len(members) > 3
+        wait_until(lambda: all(member.due_ns() > plane.clock.monotonic_ns() for member in members))
 
 
 def test_a_plane_that_nobody_serves_turns_by_itself(tended_plane: tuple[ControlPlane, Runner]) -> None:

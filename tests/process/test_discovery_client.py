@@ -450,6 +450,9 @@ class Nothing:
     def do_work(self) -> int:
         return 0
 
+    def due_ns(self) -> int:
+        return 0
+
     def take(self, limit: int) -> list[Arrived]:
         return []
 

@@ -145,9 +145,10 @@ cdef class Ears:
     cdef Client client
     cdef list heard
     cdef object take
+    cdef object lock
     cdef fp_turn_t turn
     cdef int64_t least_ns
     cdef int64_t most_ns
     cdef int64_t nap_ns
     cdef list everybody(self)
-    cpdef serve(self)
+    cdef int take_turn(self) except -1

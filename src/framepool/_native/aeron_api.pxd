@@ -309,12 +309,14 @@ cdef extern from "aeron_ears.h" nogil:
         int event_fd
 
     void fp_ear_point(fp_ear_t *ear, aeron_subscription_t *subscription, fp_report_t *report)
-    bint fp_turn_is_offered(fp_turn_t *turn)
+    void fp_turn_init(fp_turn_t *turn)
+    bint fp_turn_attend(fp_turn_t *turn)
     bint fp_turn_take(fp_turn_t *turn)
+    bint fp_turn_is_watched(fp_turn_t *turn)
     void fp_turn_done(fp_turn_t *turn, int64_t rest_ns, bint busy, bint undone)
     void fp_turn_hurry(fp_turn_t *turn, int64_t rest_ns)
     void fp_turn_nudge(fp_turn_t *turn)
-    int fp_ears_wait(
+    bint fp_ears_wait(
         fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_t timeout_ns, int64_t *nap_ns, int64_t least_ns,
         int64_t most_ns)
 

@@ -17,7 +17,8 @@
 #define FP_DRAIN_SPINS 2000
 #define FP_DRAIN_NAP_LEAST_NS 200000  /* between turns of the thread while nobody waits for what it takes */
 #define FP_DRAIN_NAP_MOST_NS 20000000
-#define FP_DRAIN_NAP_PART 5 /* of a term may come meanwhile: a publisher waits when half of one is unread */
+#define FP_DRAIN_NAP_PART 8 /* of a term may come meanwhile: a publisher waits when half of one is unread, and a reader
+                             * who took a turn during a nap makes it two */
 #define FP_DRAIN_FLOW 150 /* bytes a microsecond: descriptors as fast as one publisher writes them */
 
 /* Where a reader who found the queue empty has messages put, past the queue. */

@@ -54,17 +54,28 @@ static void fp_ear_point(fp_ear_t *ear, aeron_subscription_t *subscription, fp_r
  * frames in a loop would otherwise be stopped for it, and wait until the other thread has had a processor: milliseconds
  * where the processors are busy. Who takes the turn does the work and says when the next one is due.
  *
- * Between OFFERED and TAKEN is one exchange, which either side may win. What stands below `until_ns` belongs to the taker
- * while it is TAKEN, and to the waiting thread otherwise. */
+ * Where such threads come by often enough, they also do the looking (WATCHED), and nobody has to be woken for it: the
+ * waiting thread only sees now and then whether they still come.
+ *
+ * From OFFERED to TAKEN and from WATCHED to LOOKING is one exchange, which either side may win. What stands below
+ * `hurried_ns` belongs to who is LOOKING or has TAKEN the turn, and to the waiting thread otherwise. Whoever looks or
+ * takes holds the interpreter. */
 enum fp_turn_state
 {
     FP_TURN_NONE,
     FP_TURN_OFFERED,
+    FP_TURN_WATCHED,
+    FP_TURN_LOOKING,
     FP_TURN_TAKEN,
     FP_TURN_DONE
 };
 
 #define FP_TURN_PATIENCE_NS 2000000LL
+#define FP_TURN_LOOKS_NS 2000000LL /* between two looks of those who come by */
+#define FP_TURN_APART_NS 250000LL /* at the most between them, on an average */
+#define FP_TURN_LEAST_CALLS 8 /* for an average */
+#define FP_TURN_CALLS 16 /* for each of which somebody looks at the clock */
+#define FP_TURN_WATCHED_NS 64000000LL /* until the waiting thread sees whether they still come */
 #define FP_TURN_MOST_SKIPPED 63 /* turns that are not offered after so many offers that nobody took */
 
 typedef struct
@@ -74,6 +85,12 @@ typedef struct
     atomic_bool nudged;
     atomic_int state;
     atomic_int_least64_t until_ns; /* when the next turn is due */
+    atomic_int_least64_t hurried_ns; /* and by when at the latest: see fp_turn_hurry; INT64_MAX: nobody said so */
+    atomic_uint calls; /* of who came by */
+    int64_t look_ns;  /* when they are to look next; theirs */
+    fp_ear_t **ears;
+    size_t count;
+    bool watched;     /* they look, and go on with it after a turn */
     bool busy;        /* something goes on: look often */
     bool undone;      /* the rest is for the waiting thread itself */
     unsigned left;    /* turns until the next offer */
@@ -81,17 +98,11 @@ typedef struct
 }
 fp_turn_t;
 
-/* Whether it is worth a call of `fp_turn_take`. */
-static inline bool fp_turn_is_offered(fp_turn_t *turn)
+static void fp_turn_init(fp_turn_t *turn)
 {
-    return FP_TURN_OFFERED == atomic_load_explicit(&turn->state, memory_order_relaxed);
+    atomic_store(&turn->hurried_ns, INT64_MAX);
 }
 
-static bool fp_turn_take(fp_turn_t *turn)
-{
-    int offered = FP_TURN_OFFERED;
-    return atomic_compare_exchange_strong(&turn->state, &offered, FP_TURN_TAKEN);
-}
 
 static void fp_turn_signal(fp_turn_t *turn)
 {
@@ -102,22 +113,88 @@ static void fp_turn_signal(fp_turn_t *turn)
 
 static void fp_turn_done(fp_turn_t *turn, int64_t rest_ns, bool busy, bool undone)
 {
-    atomic_store(&turn->until_ns, fp_now_ns() + rest_ns);
+    const int64_t now = fp_now_ns();
+    atomic_store(&turn->until_ns, now + rest_ns);
     turn->busy = busy;
     turn->undone = undone;
-    atomic_store_explicit(&turn->state, FP_TURN_DONE, memory_order_release);
+    if (turn->watched && !undone)
+    {
+        turn->look_ns = now + (busy ? FP_TURN_LOOKS_NS / 8 : FP_TURN_LOOKS_NS);
+        atomic_store(&turn->state, FP_TURN_WATCHED);
+        return;
+    }
+    atomic_store(&turn->state, FP_TURN_DONE);
     fp_turn_signal(turn);
 }
 
-/* The next turn is due in so long, if not earlier. */
+/* The next turn is due in so long, if not earlier, whatever is said or forgotten by who is at one now. */
 static void fp_turn_hurry(fp_turn_t *turn, int64_t rest_ns)
 {
     const int64_t until_ns = fp_now_ns() + rest_ns;
-    int_least64_t before = atomic_load(&turn->until_ns);
+    int_least64_t before = atomic_load(&turn->hurried_ns);
 
-    while (until_ns < before && !atomic_compare_exchange_weak(&turn->until_ns, &before, until_ns))
+    while (until_ns < before && !atomic_compare_exchange_weak(&turn->hurried_ns, &before, until_ns))
     {
     }
+}
+
+/* How long until the next turn. Whoever hurried it until now is served by it. */
+static int64_t fp_turn_left(fp_turn_t *turn)
+{
+    const int64_t now = fp_now_ns();
+    const int64_t until_ns = atomic_load(&turn->until_ns);
+    const int64_t hurried_ns = atomic_load(&turn->hurried_ns);
+    const int64_t left = (hurried_ns < until_ns ? hurried_ns : until_ns) - now;
+
+    if (left <= 0)
+    {
+        atomic_store(&turn->hurried_ns, INT64_MAX);
+    }
+    return left;
+}
+
+/* A look by who came by. Whether there is a turn to take, which then is his. */
+static bool fp_turn_look(fp_turn_t *turn)
+{
+    int watched = FP_TURN_WATCHED;
+    const int64_t now = fp_now_ns();
+
+    if (now < turn->look_ns || !atomic_compare_exchange_strong(&turn->state, &watched, FP_TURN_LOOKING))
+    {
+        return false;
+    }
+    turn->look_ns = now + FP_TURN_LOOKS_NS;
+    bool due = fp_turn_left(turn) <= 0;
+    for (size_t i = 0; i < turn->count && !due; i++)
+    {
+        due = fp_ear_hears(turn->ears[i]);
+    }
+    atomic_store(&turn->state, due ? FP_TURN_TAKEN : FP_TURN_WATCHED);
+    return due;
+}
+
+/* Somebody comes by who has the interpreter. Whether it is worth a call of `fp_turn_take`. */
+static inline bool fp_turn_attend(fp_turn_t *turn)
+{
+    const int state = atomic_load_explicit(&turn->state, memory_order_relaxed);
+    const unsigned calls = atomic_load_explicit(&turn->calls, memory_order_relaxed) + 1;
+
+    atomic_store_explicit(&turn->calls, calls, memory_order_relaxed);
+    return FP_TURN_OFFERED == state || (FP_TURN_WATCHED == state && 0 == calls % FP_TURN_CALLS);
+}
+
+/* Whether there is a turn to take, which then is the caller's. */
+static bool fp_turn_take(fp_turn_t *turn)
+{
+    int offered = FP_TURN_OFFERED;
+    return atomic_compare_exchange_strong(&turn->state, &offered, FP_TURN_TAKEN) || fp_turn_look(turn);
+}
+
+/* Whether those who come by look. */
+static bool fp_turn_is_watched(fp_turn_t *turn)
+{
+    const int state = atomic_load(&turn->state);
+    return FP_TURN_WATCHED == state || FP_TURN_LOOKING == state;
 }
 
 static void fp_turn_nudge(fp_turn_t *turn)
@@ -150,12 +227,16 @@ static bool fp_turn_offer(fp_turn_t *turn)
         turn->left -= turn->left > 0;
         return false;
     }
+    turn->watched = false;
     atomic_store(&turn->state, FP_TURN_OFFERED);
     fp_turn_nap(turn, FP_TURN_PATIENCE_NS);
     if (atomic_compare_exchange_strong(&turn->state, &offered, FP_TURN_NONE))
     {
-        turn->skipped = turn->skipped < FP_TURN_MOST_SKIPPED ? 2 * turn->skipped + 1 : FP_TURN_MOST_SKIPPED;
-        turn->left = turn->skipped;
+        if (!atomic_load(&turn->nudged)) /* that ended the offer before its time */
+        {
+            turn->skipped = turn->skipped < FP_TURN_MOST_SKIPPED ? 2 * turn->skipped + 1 : FP_TURN_MOST_SKIPPED;
+            turn->left = turn->skipped;
+        }
         return false;
     }
     while (FP_TURN_DONE != atomic_load_explicit(&turn->state, memory_order_acquire))
@@ -167,48 +248,114 @@ static bool fp_turn_offer(fp_turn_t *turn)
     return !turn->undone;
 }
 
-/* Naps, twice as long each time up to `most_ns`, until there is something to hear (1), it is nudged (2) or the time
- * is over (0). It naps at least once, if there is time. */
+enum fp_ears_found
+{
+    FP_EARS_OVER,   /* the time is */
+    FP_EARS_HEARD,
+    FP_EARS_NUDGED,
+    FP_EARS_ATTENDED /* others come by so often that they can look */
+};
+
+/* Whether others came by often enough, in so long. */
+static bool fp_turn_is_attended(const fp_turn_t *turn, unsigned calls, int64_t duration_ns)
+{
+    return turn->wanted && calls >= FP_TURN_LEAST_CALLS && calls * FP_TURN_APART_NS >= duration_ns;
+}
+
+/* Leaves looks and turns to those who come by, until they do not, or leave a turn undone, or it is nudged. */
+static int fp_ears_are_attended(fp_ear_t **ears, size_t count, fp_turn_t *turn)
+{
+    turn->ears = ears;
+    turn->count = count;
+    turn->look_ns = 0;
+    turn->watched = true;
+    for (;;)
+    {
+        const unsigned before = atomic_load(&turn->calls);
+        const int64_t began = fp_now_ns();
+        int state = FP_TURN_WATCHED;
+        atomic_store(&turn->state, FP_TURN_WATCHED);
+        fp_turn_nap(turn, FP_TURN_WATCHED_NS);
+        while (!atomic_compare_exchange_strong(&turn->state, &state, FP_TURN_NONE))
+        {
+            if (FP_TURN_DONE == state)
+            {
+                atomic_store(&turn->state, FP_TURN_NONE);
+                return FP_EARS_HEARD;
+            }
+            fp_turn_nap(turn, FP_TURN_PATIENCE_NS);
+            state = FP_TURN_WATCHED;
+        }
+        if (atomic_exchange(&turn->nudged, false))
+        {
+            return FP_EARS_NUDGED;
+        }
+        if (!fp_turn_is_attended(turn, atomic_load(&turn->calls) - before, fp_now_ns() - began))
+        {
+            return FP_EARS_OVER;
+        }
+    }
+}
+
+/* Naps, twice as long each time up to `most_ns`, until one of those things is found. It naps at least once, if there is
+ * time and nobody has nudged it. */
 static int fp_ears_listen(fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_t *nap_ns, int64_t most_ns)
 {
     for (;;)
     {
-        const int64_t left = atomic_load(&turn->until_ns) - fp_now_ns();
-        if (left > 0)
+        const unsigned before = atomic_load(&turn->calls);
+        const int64_t began = fp_now_ns();
+        const int64_t left = fp_turn_left(turn);
+        if (left > 0 && !atomic_load(&turn->nudged)) /* its signal may have been taken away by who waited for DONE */
         {
             fp_turn_nap(turn, *nap_ns < left ? *nap_ns : left);
         }
         if (atomic_exchange(&turn->nudged, false))
         {
-            return 2;
+            return FP_EARS_NUDGED;
         }
         if (left <= 0)
         {
-            return 0;
+            return FP_EARS_OVER;
         }
         *nap_ns = 2 * *nap_ns < most_ns ? 2 * *nap_ns : most_ns;
         for (size_t i = 0; i < count; i++)
         {
             if (fp_ear_hears(ears[i]))
             {
-                return 1;
+                return FP_EARS_HEARD;
             }
+        }
+        if (fp_turn_is_attended(turn, atomic_load(&turn->calls) - before, fp_now_ns() - began))
+        {
+            return FP_EARS_ATTENDED;
         }
     }
 }
 
-/* The same, with turns that others take in between, each of which says how long to listen then; 1 or 0. */
-static int fp_ears_wait(
+/* The same, with turns that others take in between, each of which says how long to listen then. Whether there is a reason
+ * for a turn of the caller's but the time. */
+static bool fp_ears_wait(
     fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_t timeout_ns, int64_t *nap_ns, int64_t least_ns,
     int64_t most_ns)
 {
     atomic_store(&turn->until_ns, fp_now_ns() + timeout_ns);
     for (;;)
     {
-        const int heard = fp_ears_listen(ears, count, turn, nap_ns, most_ns);
-        if (2 == heard || !fp_turn_offer(turn))
+        int found = fp_ears_listen(ears, count, turn, nap_ns, most_ns);
+        if (FP_EARS_ATTENDED == found)
         {
-            return 0 != heard;
+            found = fp_ears_are_attended(ears, count, turn);
+            if (FP_EARS_OVER != found)
+            {
+                return true;
+            }
+            *nap_ns = least_ns;
+            continue;
+        }
+        if (FP_EARS_NUDGED == found || !fp_turn_offer(turn))
+        {
+            return FP_EARS_OVER != found;
         }
         if (turn->busy)
         {

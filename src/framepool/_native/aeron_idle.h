@@ -70,7 +70,8 @@ static const fp_idle_manner_t fp_idle_client_manner = {
 static atomic_uint fp_idle_packets;
 
 /* `arguments` is the length of the first nap in nanoseconds, or something else: a default of Aeron's for a strategy of
- * its own. The other lengths keep their proportion to it. */
+ * its own. The other lengths keep their proportion to it, but for those of a client's thread: what others do, such as
+ * a publication that begins, is noticed as soon. */
 static int fp_idle_init(void **state, const char *arguments, const fp_idle_manner_t *manner)
 {
     fp_idle_t *idle = calloc(1, sizeof(fp_idle_t)); /* Aeron frees it */
@@ -86,6 +87,10 @@ static int fp_idle_init(void **state, const char *arguments, const fp_idle_manne
         idle->manner.shortest_ns = first;
         idle->manner.middle_ns = first * (manner->middle_ns / manner->shortest_ns);
         idle->manner.longest_ns = first * (manner->longest_ns / manner->shortest_ns);
+        if (manner->answers)
+        {
+            idle->manner.longest_ns = first < manner->longest_ns ? manner->longest_ns : first;
+        }
     }
     idle->nap_ns = idle->manner.shortest_ns;
     idle->young_nap_ns = manner->shortest_ns;

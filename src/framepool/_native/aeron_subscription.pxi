@@ -494,6 +494,7 @@ cdef class Ears:
         self.turn.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.turn.event_fd < 0:
             raise OSError(errno, "eventfd")
+        fp_turn_init(&self.turn)
 
     def __dealloc__(self):
         if self.turn.event_fd >= 0:
@@ -503,24 +504,41 @@ cdef class Ears:
         """Waits for this one too, from the next `wait` on."""
         self.heard.append(subscription)
 
-    def offer(self, take not None):
-        """Has whoever calls `serve` take a turn, from the next `wait` on: `take()` returns in how many ns the next
-        one is due; whether something was done, so that more may come soon; and whether something is left to the thread
-        that waits."""
+    def offer(self, take not None, lock not None):
+        """Has whoever calls `serve` take a turn, from the next `wait` on, unless somebody has the lock: `take()` returns
+        in how many ns the next one is due; whether something was done, so that more may come soon; and whether
+        something is left to the thread that waits."""
         self.take = take
+        self.lock = lock
         self.turn.wanted = True
 
-    cpdef serve(self):
-        """Takes a turn, if one is offered."""
+    def serve(self):
+        """Takes a turn, if there is one; to be called again and again, by who has the interpreter anyway."""
+        if fp_turn_attend(&self.turn):
+            self.take_turn()
+
+    @property
+    def attended(self):
+        """Whether threads call `serve` so often that they do the looking too, and the one that waits sleeps on."""
+        return fp_turn_is_watched(&self.turn)
+
+    cdef int take_turn(self) except -1:
+        """The turn that there may be, as `fp_turn_attend` says."""
         cdef int64_t rest_ns = 0
         cdef bint busy = False
         cdef bint undone = True  # unless it says otherwise: also if it raises
+        cdef bint locked = False
         if not fp_turn_take(&self.turn):
-            return
+            return 0
         try:
-            rest_ns, busy, undone = self.take()
+            locked = self.lock.acquire(False)  # here, where no signal's handler comes in between
+            if locked:
+                rest_ns, busy, undone = self.take()
         finally:
+            if locked:
+                self.lock.release()
             fp_turn_done(&self.turn, rest_ns, busy, undone)
+        return 0
 
     cdef list everybody(self):
         cdef list found = list(self.heard)
@@ -548,7 +566,7 @@ cdef class Ears:
         cdef list heard = self.everybody()  # they live while they are looked at
         cdef size_t count = len(heard)
         cdef size_t i
-        cdef int found
+        cdef bint found
         cdef fp_ear_t **ears = <fp_ear_t **>PyMem_RawCalloc(count + 1, sizeof(fp_ear_t *))
         if ears == NULL:
             raise MemoryError
@@ -557,7 +575,7 @@ cdef class Ears:
         with nogil:
             found = fp_ears_wait(ears, count, &self.turn, timeout_ns, &self.nap_ns, self.least_ns, self.most_ns)
         PyMem_RawFree(ears)
-        return found == 1
+        return found
 
 
 cdef extern from *:

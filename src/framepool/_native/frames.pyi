@@ -254,6 +254,7 @@ class Changes:
 
 class Attendant:
     _ears: Ears | None
+    def _attend(self) -> None: ...
 
 class ProducerCore(Attendant):
     _frames: FrameWriter | None

@@ -21,7 +21,7 @@ cimport numpy as cnp
 import numpy as np
 
 from framepool._native.aeron cimport NOT_CONNECTED, AnyPublication, Drain, Ears, Heartbeat
-from framepool._native.aeron_api cimport fp_turn_is_offered
+from framepool._native.aeron_api cimport fp_turn_attend
 from framepool._native.seqlock cimport (
     ACCEPTED,
     EXTENT,

@@ -15,9 +15,13 @@ cdef class Attendant:
     cdef public Ears _ears
 
     cdef inline int attend(self) except -1:
-        if self._ears is not None and fp_turn_is_offered(&self._ears.turn):
-            self._ears.serve()
+        if self._ears is not None and fp_turn_attend(&self._ears.turn):
+            self._ears.take_turn()
         return 0
+
+    def _attend(self):
+        """The same for the long way of a frame."""
+        self.attend()
 
 
 cdef class ProducerCore(Attendant):

@@ -239,6 +239,7 @@ class ProducerPart:
         )
 
     def start(self) -> None:
+        self._plane.open("qos")
         self._unlisten.append(self._plane.listen("control", ConsumerHello, self._registry.on_hello))
         self._unlisten.append(self._plane.listen("qos", QosConsumer, self._registry.on_qos))
 

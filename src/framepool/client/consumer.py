@@ -217,6 +217,8 @@ class Consumer(ConsumerCore):
                 frames = self._frames.take(limit) or []
         except TransportError as error:
             return self._silent(error)
+        if not frames:
+            self._attend()
         if self._selects or self._resume_at is not None or self._frames.regressed is not None:
             return self._sift(frames)
         return frames
@@ -330,16 +332,18 @@ class Consumer(ConsumerCore):
         self._selects = watched or bool(max_rate_hz)
         self._set_direct()
 
-    def tend(self) -> None:
-        """Joins the descriptor stream again after this process was stopped for so long that it went on without it.
-        Called by the control plane now and then.
+    def tend(self) -> bool:
+        """Joins the descriptor stream again after this process was stopped for so long that it went on without it; True
+        while that takes its time. Called by the control plane now and then.
 
         >>> eye.tend()
+        False
         """
         with contextlib.suppress(MediaDriverLost, TransportClosed):
             received = self._descriptors.statistics()["received"]
             heard, self._heard = received != self._heard, received
             self._listener.tend(heard=heard)
+        return self._listener.joining
 
     def reading(self) -> ConsumerReading | None:
         """What is reported of this consumer once a second (Wire 10.4.1).

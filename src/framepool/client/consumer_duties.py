@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 
 from framepool._native.frames import Changes
-from framepool.agent import Timers
 from framepool.client.hello import Assignment, ConsumerWishes, Introduction
 from framepool.client.partial import Partial, PartialFrames, PartialSlots
 from framepool.client.plane import ControlPlane
@@ -22,6 +21,8 @@ log = logging.getLogger(__name__)
 
 TEND_NS = 100 * NANOS_PER_MILLI
 """Between looks at the descriptor stream."""
+JOIN_NS = 20 * NANOS_PER_MILLI
+"""The same while it joins again."""
 
 
 class ConsumerDuties:
@@ -33,15 +34,15 @@ class ConsumerDuties:
         stream_id: int,
         *,
         read: Callable[[], ConsumerReading | None],
-        tend: Callable[[], None] = lambda: None,
+        tend: Callable[[], bool] = lambda: False,
         wishes: ConsumerWishes | None = None,
         forwarded: bool = False,
         rejected: Callable[[], str] = lambda: "",
         qos_period_ns: int = NANOS_PER_SECOND,
         changes: Changes | None = None,
     ) -> None:
-        """`rejected` says why shared memory must not be used, if it is so. Every new assignment is counted in
-        `changes`."""
+        """`tend` looks after the descriptor stream and says whether that is to be done again soon. `rejected` says why
+        shared memory must not be used, if it is so. Every new assignment is counted in `changes`."""
         self._plane = plane
         self._changes = changes or Changes()
         self._rejected = rejected
@@ -50,8 +51,8 @@ class ConsumerDuties:
         self.introduction = Introduction(
             stream_id, send=plane.send, clock=plane.clock, wishes=wishes, consumer_id=consumer_id
         )
-        self._timers = Timers(plane.clock)
-        self._timers.every(TEND_NS, tend)
+        self._tend = tend
+        self._tend_due_ns = 0
         self.assigned = 0
         """How often the assignment changed: the reading thread compares and follows."""
         self.partials = PartialFrames(stream_id, forwarded=forwarded) if self.wishes.supports_progress else None
@@ -84,11 +85,13 @@ class ConsumerDuties:
     def do_work(self) -> int:
         if self.introduction.reject(bool(self._rejected())):
             self._reassign()
-        self._timers.poll()  # routine, and no reason for the control plane to stay awake
+        now = self._plane.clock.monotonic_ns()
+        if now >= self._tend_due_ns:  # routine, and no reason for the control plane to stay awake
+            self._tend_due_ns = now + (JOIN_NS if self._tend() else TEND_NS)
         return self.introduction.do_work() + self._qos.do_work()
 
     def due_ns(self) -> int:
-        return min(self.introduction.due_ns(), self._qos.due_ns(), self._timers.next_deadline_ns() or 0)
+        return min(self.introduction.due_ns(), self._qos.due_ns(), self._tend_due_ns)
 
     def close(self) -> None:
         self.introduction.stop()

@@ -93,6 +93,11 @@ class Mapping:
         comes late to a stream whose epochs change quickly does not map them all."""
         self._heard = [*(higher for higher in self._heard[:1] if higher.epoch > announce.epoch), announce]
 
+    @property
+    def will_map(self) -> bool:
+        """Whether `settle` may map files of another epoch."""
+        return any(announce.epoch != self.epoch for announce in self._heard)
+
     def settle(self) -> int:
         """Follows what was heard; maps files, so it takes a while."""
         heard, self._heard = self._heard, []

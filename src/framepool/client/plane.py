@@ -46,8 +46,6 @@ Topic = Literal["control", "announce", "qos", "metadata"]
 
 SETTLE_NS = 20 * NANOS_PER_MILLI
 """Of a duty cycle for mapping: leases and messages are not to wait for files."""
-SETTLE_BETWEEN_FRAMES_NS = NANOS_PER_MILLI // 10
-"""The same for a turn that is taken by a thread with frames."""
 REST_NS = 20 * NANOS_PER_MILLI
 """Between two looks at the members and places of an attended plane that has heard nothing, where one of them cannot say
 when it will have something to do."""
@@ -133,6 +131,11 @@ class Place(ABC):
     def due_ns(self) -> int:
         return 0
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether the next turn may map files: not for a thread with frames."""
+        return False
+
     def settle(self) -> int:
         """Maps what was announced last, which takes a while: called after all leases were seen to."""
         return 0
@@ -177,9 +180,11 @@ class ControlPlane:
         self._ears: dict[Topic, Listener] = {}
         self.ears = Ears(most_ns=LOOKS_NS)
         """Where producers and consumers find turns to take between two frames, while a runner attends the plane."""
-        self.ears.offer(self._take_turn)
+        self.ears.offer(self._take_turn, self._turn)
         self._mouths: dict[Topic, Publication] = {}
         self._opening: dict[Topic, Pending[Publication]] = {}
+        self._promised: set[Topic] = set()
+        """Topics on which members will say something: what `open` was called for."""
         self._handlers: dict[type[Message], list[Callable[[Any], object]]] = {}
         self._dispatch = Dispatcher()
         self._announced: dict[int, tuple[ShmPoolAnnounce, int]] = {}
@@ -234,6 +239,7 @@ class ControlPlane:
     def open(self, topic: Topic) -> None:
         """Asks for a stream on which something is going to be said, without waiting for it."""
         with self._turn:
+            self._promised.add(topic)
             if topic not in self._mouths and topic not in self._opening:
                 self._opening[topic] = self._client.add_publication_async(*self._mouth_of(topic))
 
@@ -286,31 +292,26 @@ class ControlPlane:
         with self._turn:
             return self._work(self._hear())
 
-    def attend(self, settle_ns: int = SETTLE_NS) -> int:
+    def attend(self, *, between_frames: bool = False) -> int:
         """`do_work` for who turns it all the time: nobody but the clock is asked while nothing was heard, nobody came
-        and the members had nothing to do a moment ago."""
+        and the members had nothing to do a moment ago. Between frames no files are mapped."""
         with self._turn:
             heard = self._hear()
             if not heard and not self._hurried and self.clock.monotonic_ns() < self._rests_until_ns:
                 return 0
-            return self._work(heard, settle_ns)
+            return self._work(heard, between_frames=between_frames)
 
     def _take_turn(self) -> tuple[int, bool, bool]:
-        """`attend` by a thread with frames, which waits neither for whoever has the plane, nor for a media driver, nor
-        for many files: that is left to the plane's own thread."""
-        if not self._turn.acquire(blocking=False):
-            return 0, False, True
+        """`attend` by a thread with frames, which has the lock and waits neither for a media driver nor for files: that
+        is left to the plane's own thread."""
         try:
-            if self._lost or not self._is_open():
+            if self._lost or not self._is_open() or any(place.takes_long for place in self.places):
                 return 0, False, True
-            work = self.attend(SETTLE_BETWEEN_FRAMES_NS)
+            work = self.attend(between_frames=True)
         except Exception as error:
             log_error(self.role, error)
             return 0, False, True
-        else:
-            return self._rest_ns(), work > 0, self._lost or bool(self._unsettled)
-        finally:
-            self._turn.release()
+        return self._rest_ns(), work > 0, self._lost or bool(self._unsettled)
 
     def idle(self, work: int) -> None:
         """The wait between two calls of `attend`, without the interpreter: until something is heard or it is time to
@@ -339,13 +340,13 @@ class ControlPlane:
         self._rests_until_ns = 0
         self.ears.nudge()
 
-    def _work(self, heard: int, settle_ns: int = SETTLE_NS) -> int:
+    def _work(self, heard: int, *, between_frames: bool = False) -> int:
         members = (*self.places, *self._members)
         self._hurried = False  # whatever they are given from here on is for the next turn
-        work = sum(member.do_work() for member in members) + self._settle(settle_ns)
+        work = sum(member.do_work() for member in members) + self._settle(between_frames)
         now_ns = self.clock.monotonic_ns()
         due_ns = min((member.due_ns() for member in members), default=now_ns + CALM_NS)
-        self._rests_until_ns = 0 if work else min(max(due_ns, now_ns + REST_NS), now_ns + CALM_NS)
+        self._rests_until_ns = 0 if work or self._unsettled else min(max(due_ns, now_ns + REST_NS), now_ns + CALM_NS)
         return heard + work
 
     def announced(self, stream_id: int) -> tuple[ShmPoolAnnounce, int] | None:
@@ -404,19 +405,17 @@ class ControlPlane:
         return channel.control_publication(where, self._client.settings), stream_id
 
     def _is_open(self) -> bool:
-        """Whether whatever was asked for by `open` is there."""
-        if not self._opening:
-            return True
+        """Whether whatever was asked for by `open` is there. Who says something there is told why it was refused."""
         for topic, pending in list(self._opening.items()):
             try:
                 publication = pending.poll()
-            except TransportError:  # whoever says something there first is told why
+            except TransportError:
                 del self._opening[topic]
-                return False
+                continue
             if publication is not None:
                 del self._opening[topic]
                 self._mouths[topic] = publication
-        return not self._opening
+        return self._promised <= self._mouths.keys()
 
     def _on_attach_response(self, response: ShmAttachResponse) -> None:
         for place in itertools.chain(self.places, self._leaving):
@@ -434,13 +433,17 @@ class ControlPlane:
             if place.stream_id == announce.stream_id:
                 place.on_announce(announce)
 
-    def _settle(self, settle_ns: int) -> int:
+    def _settle(self, between_frames: bool) -> int:
         """Lets places map, one after the other, until the time for it is over; the others come first next time."""
         if not self._unsettled:
             self._unsettled.extend(self.places)
-        work, end_ns = 0, self.clock.monotonic_ns() + settle_ns
-        while self._unsettled:
-            work += self._unsettled.popleft().settle()
+        work, end_ns = 0, self.clock.monotonic_ns() + SETTLE_NS
+        for _ in range(len(self._unsettled)):
+            place = self._unsettled.popleft()
+            if between_frames and place.takes_long:
+                self._unsettled.append(place)
+                continue
+            work += place.settle()
             if self.clock.monotonic_ns() >= end_ns:
                 break
         return work

@@ -242,6 +242,7 @@ class Producer(ProducerCore):
         except NoPoolFits:
             self._own["no pool fits"] += 1
             return None
+        self._attend()
         return seq if seq >= 0 else None
 
     def publish_raw(
@@ -394,6 +395,7 @@ class Producer(ProducerCore):
             raise self._lease_ended(slot.seq)
         if self.duties is not None and (self.duties.own_streams or slot.trace.parents):
             self._tell_more(slot, self.duties)
+        self._attend()
 
     def _tell_more(self, slot: Slot, duties: ProducerDuties) -> None:
         """Descriptors for consumers with a stream of their own, and what the frame was made of."""

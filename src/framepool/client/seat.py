@@ -114,6 +114,10 @@ class Seat(Place):
             self.attachment.ask_again(self.mapping.last_refusal or "the regions were let go of")
             self._follow_the_lease()
 
+    @property
+    def takes_long(self) -> bool:
+        return self.attachment.awaits_answer or self.mapping.will_map
+
     def settle(self) -> int:
         work = self.mapping.settle() if self._granted is not None else 0
         if self.mapping.doubt:

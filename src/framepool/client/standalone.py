@@ -63,6 +63,10 @@ class AnnouncedPlace(Place):
     def do_work(self) -> int:
         return self._timers.poll()
 
+    @property
+    def takes_long(self) -> bool:
+        return self.mapping.will_map
+
     def settle(self) -> int:
         return self.mapping.settle()
 

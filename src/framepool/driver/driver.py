@@ -63,7 +63,7 @@ class ShmDriver:
             self.conductor = Conductor(self.config, client, self.regions, self.clock, self.discovery.announced)
             authority = self.conductor.authority
             janitor = Janitor(authority, allocators, self.regions.retired, self.clock)
-            idle = Attentive(client, longest=LONGEST_WAIT)
+            idle = Attentive(client, longest=min(LONGEST_WAIT, self.config.driver.announce_period_ms / 4_000))
             self._runner = Runner(
                 CompositeAgent(
                     self.conductor,

@@ -30,20 +30,21 @@ class Listener:
         self._subscription = subscription
         self._tethered = tethered
         self._connected = False
-        self._joining = False
+        self.joining = False
+        """Whether it hears nothing at the moment because it joins again."""
         self._refused_at: float | None = None
         self._troubled_at = float("-inf")
 
     @property
     def connected(self) -> bool:
         """Whether there is anybody to hear; not while it joins again."""
-        return not self._joining and self._subscription.is_connected
+        return not self.joining and self._subscription.is_connected
 
     def poll(self, limit: int = 64) -> list[bytes]:
         """What came, oldest first; also turns the joining, so it is to be called when nothing is expected too."""
-        if self._joining:
+        if self.joining:
             self.tend(heard=False)
-            if self._joining:
+            if self.joining:
                 return []
         messages = self._subscription.poll(limit)
         self.tend(heard=bool(messages))
@@ -51,9 +52,9 @@ class Listener:
 
     def tend(self, *, heard: bool) -> None:
         """Turns the joining, or looks whether that is needed if nothing was heard."""
-        if self._joining:
-            self._joining = not self._join()
-            self.joins += not self._joining
+        if self.joining:
+            self.joining = not self._join()
+            self.joins += not self.joining
         elif self._subscription.troubled and time.monotonic() >= self._troubled_at + TROUBLE:
             self._troubled_at = time.monotonic()
             self._renew()
@@ -88,7 +89,7 @@ class Listener:
     def _renew(self) -> None:
         self._connected = False
         self._subscription.renew()
-        self._joining = True
+        self.joining = True
 
     def close(self) -> None:
         self._subscription.close()

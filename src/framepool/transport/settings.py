@@ -46,7 +46,7 @@ class AeronSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     resource_linger: float = 3.0
     """Seconds for which a client keeps the memory of closed publications."""
     idle_sleep: float = 0.001
-    """Seconds that the thread of a client sleeps between looks; up to four times that while nothing happens."""
+    """Seconds that the thread of a client sleeps between looks, and up to 32 ms while nothing is asked."""
 
     threading: Threading = "shared-network"
     """Threads of the media driver: one for all, one beside that of the network, or one for each task."""

@@ -90,6 +90,24 @@ def test_the_ears_of_a_client_hear_whatever_is_polled_there(client: Client, ends
     assert later.poll() == [b"fourth"]
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_wait_that_is_hurried_ends_early(ears: Ears, when: str) -> None:
+    waited: list[bool] = []
+    waiter = threading.Thread(target=lambda: waited.append(ears.wait(LONG)))
+    if when == "before":
+        ears.hurry(NANOS_PER_MILLI)
+        waiter.start()
+    else:
+        waiter.start()
+        time.sleep(0.05)
+        ears.hurry(NANOS_PER_MILLI)
+    waiter.join(30)
+    assert waited == [False], "as if the time were over"
+    started = time.monotonic()
+    assert not ears.wait(20 * NANOS_PER_MILLI)
+    assert time.monotonic() - started >= 0.02, "and only that one"
+
+
 def test_other_threads_poll_renew_and_close_meanwhile(ends: Ends, send: Callable[[AnyPublication, bytes], int]) -> None:
     ended = threading.Event()
     waits = 0
