@@ -259,13 +259,12 @@ def test_nobody_waits_for_who_has_the_plane(tended_plane: tuple[ControlPlane, Ru
             leave.wait(60)
 
     holder = threading.Thread(target=hold)
+    serve_while(plane, lambda: not plane.ears.attended)
     holder.start()
-    locked.wait(60)
     try:
+        serve_until(plane, locked)
         turns = member.turns
-        for _ in range(200):
-            plane.ears.serve()
-            leave.wait(0.001)
+        serve_while(plane, lambda: plane.ears.attended)  # until it was left to the plane's thread
         assert member.turns == turns
     finally:
         leave.set()

@@ -50,33 +50,29 @@ static void fp_ear_point(fp_ear_t *ear, aeron_subscription_t *subscription, fp_r
     pthread_mutex_unlock(&ear->mutex);
 }
 
-/* A turn for the interpreter, that a waiting thread offers to the threads which have it anyway. One that computes or moves
- * frames in a loop would otherwise be stopped for it, and wait until the other thread has had a processor: milliseconds
- * where the processors are busy. Who takes the turn does the work and says when the next one is due.
+/* Turns for the interpreter, that a waiting thread leaves to threads which have it anyway, if these come by thousands of
+ * times a second: one that moves frames in a loop would otherwise be stopped for a turn, and wait until the other thread
+ * has had a processor, milliseconds where the processors are busy. Those who come by also do the looking (WATCHED), so
+ * nobody is woken for it: the waiting thread only sees now and then whether they still come. Whoever pauses between frames
+ * is left alone: the waiting thread finds the interpreter free.
  *
- * Where such threads come by often enough, they also do the looking (WATCHED), and nobody has to be woken for it: the
- * waiting thread only sees now and then whether they still come.
- *
- * From OFFERED to TAKEN and from WATCHED to LOOKING is one exchange, which either side may win. What stands below
+ * From WATCHED to LOOKING is one exchange, and the waiting thread takes WATCHED back by another. What stands below
  * `hurried_ns` belongs to who is LOOKING or has TAKEN the turn, and to the waiting thread otherwise. Whoever looks or
  * takes holds the interpreter. */
 enum fp_turn_state
 {
     FP_TURN_NONE,
-    FP_TURN_OFFERED,
     FP_TURN_WATCHED,
     FP_TURN_LOOKING,
     FP_TURN_TAKEN,
-    FP_TURN_DONE
+    FP_TURN_UNDONE /* the rest is for the waiting thread itself */
 };
 
-#define FP_TURN_PATIENCE_NS 2000000LL
 #define FP_TURN_LOOKS_NS 2000000LL /* between two looks of those who come by */
 #define FP_TURN_APART_NS 250000LL /* at the most between them, on an average */
 #define FP_TURN_LEAST_CALLS 8 /* for an average */
 #define FP_TURN_CALLS 16 /* for each of which somebody looks at the clock */
 #define FP_TURN_WATCHED_NS 64000000LL /* until the waiting thread sees whether they still come */
-#define FP_TURN_MOST_SKIPPED 63 /* turns that are not offered after so many offers that nobody took */
 
 typedef struct
 {
@@ -87,14 +83,9 @@ typedef struct
     atomic_int_least64_t until_ns; /* when the next turn is due */
     atomic_int_least64_t hurried_ns; /* and by when at the latest: see fp_turn_hurry; INT64_MAX: nobody said so */
     atomic_uint calls; /* of who came by */
-    int64_t look_ns;  /* when they are to look next; theirs */
+    int64_t look_ns; /* when they are to look next; theirs */
     fp_ear_t **ears;
     size_t count;
-    bool watched;     /* they look, and go on with it after a turn */
-    bool busy;        /* something goes on: look often */
-    bool undone;      /* the rest is for the waiting thread itself */
-    unsigned left;    /* turns until the next offer */
-    unsigned skipped; /* turns between the last offer that nobody took and the next */
 }
 fp_turn_t;
 
@@ -102,7 +93,6 @@ static void fp_turn_init(fp_turn_t *turn)
 {
     atomic_store(&turn->hurried_ns, INT64_MAX);
 }
-
 
 static void fp_turn_signal(fp_turn_t *turn)
 {
@@ -115,16 +105,12 @@ static void fp_turn_done(fp_turn_t *turn, int64_t rest_ns, bool busy, bool undon
 {
     const int64_t now = fp_now_ns();
     atomic_store(&turn->until_ns, now + rest_ns);
-    turn->busy = busy;
-    turn->undone = undone;
-    if (turn->watched && !undone)
+    turn->look_ns = now + (busy ? FP_TURN_LOOKS_NS / 8 : FP_TURN_LOOKS_NS);
+    atomic_store(&turn->state, undone ? FP_TURN_UNDONE : FP_TURN_WATCHED);
+    if (undone)
     {
-        turn->look_ns = now + (busy ? FP_TURN_LOOKS_NS / 8 : FP_TURN_LOOKS_NS);
-        atomic_store(&turn->state, FP_TURN_WATCHED);
-        return;
+        fp_turn_signal(turn);
     }
-    atomic_store(&turn->state, FP_TURN_DONE);
-    fp_turn_signal(turn);
 }
 
 /* The next turn is due in so long, if not earlier, whatever is said or forgotten by who is at one now. */
@@ -154,7 +140,7 @@ static int64_t fp_turn_left(fp_turn_t *turn)
 }
 
 /* A look by who came by. Whether there is a turn to take, which then is his. */
-static bool fp_turn_look(fp_turn_t *turn)
+static bool fp_turn_take(fp_turn_t *turn)
 {
     int watched = FP_TURN_WATCHED;
     const int64_t now = fp_now_ns();
@@ -176,18 +162,10 @@ static bool fp_turn_look(fp_turn_t *turn)
 /* Somebody comes by who has the interpreter. Whether it is worth a call of `fp_turn_take`. */
 static inline bool fp_turn_attend(fp_turn_t *turn)
 {
-    const int state = atomic_load_explicit(&turn->state, memory_order_relaxed);
     const unsigned calls = atomic_load_explicit(&turn->calls, memory_order_relaxed) + 1;
 
     atomic_store_explicit(&turn->calls, calls, memory_order_relaxed);
-    return FP_TURN_OFFERED == state || (FP_TURN_WATCHED == state && 0 == calls % FP_TURN_CALLS);
-}
-
-/* Whether there is a turn to take, which then is the caller's. */
-static bool fp_turn_take(fp_turn_t *turn)
-{
-    int offered = FP_TURN_OFFERED;
-    return atomic_compare_exchange_strong(&turn->state, &offered, FP_TURN_TAKEN) || fp_turn_look(turn);
+    return 0 == calls % FP_TURN_CALLS && FP_TURN_WATCHED == atomic_load_explicit(&turn->state, memory_order_relaxed);
 }
 
 /* Whether those who come by look. */
@@ -217,37 +195,6 @@ static void fp_turn_nap(fp_turn_t *turn, int64_t duration_ns)
     }
 }
 
-/* Whether somebody took the turn and did all of it. Where nobody takes what is offered, it is offered less often. */
-static bool fp_turn_offer(fp_turn_t *turn)
-{
-    int offered = FP_TURN_OFFERED;
-
-    if (!turn->wanted || turn->left > 0)
-    {
-        turn->left -= turn->left > 0;
-        return false;
-    }
-    turn->watched = false;
-    atomic_store(&turn->state, FP_TURN_OFFERED);
-    fp_turn_nap(turn, FP_TURN_PATIENCE_NS);
-    if (atomic_compare_exchange_strong(&turn->state, &offered, FP_TURN_NONE))
-    {
-        if (!atomic_load(&turn->nudged)) /* that ended the offer before its time */
-        {
-            turn->skipped = turn->skipped < FP_TURN_MOST_SKIPPED ? 2 * turn->skipped + 1 : FP_TURN_MOST_SKIPPED;
-            turn->left = turn->skipped;
-        }
-        return false;
-    }
-    while (FP_TURN_DONE != atomic_load_explicit(&turn->state, memory_order_acquire))
-    {
-        fp_turn_nap(turn, FP_TURN_PATIENCE_NS);
-    }
-    atomic_store(&turn->state, FP_TURN_NONE);
-    turn->skipped = 0;
-    return !turn->undone;
-}
-
 enum fp_ears_found
 {
     FP_EARS_OVER,   /* the time is */
@@ -262,13 +209,12 @@ static bool fp_turn_is_attended(const fp_turn_t *turn, unsigned calls, int64_t d
     return turn->wanted && calls >= FP_TURN_LEAST_CALLS && calls * FP_TURN_APART_NS >= duration_ns;
 }
 
-/* Leaves looks and turns to those who come by, until they do not, or leave a turn undone, or it is nudged. */
+/* Leaves looks and turns to those who come by, until they do not (OVER), or leave a turn undone, or it is nudged. */
 static int fp_ears_are_attended(fp_ear_t **ears, size_t count, fp_turn_t *turn)
 {
     turn->ears = ears;
     turn->count = count;
     turn->look_ns = 0;
-    turn->watched = true;
     for (;;)
     {
         const unsigned before = atomic_load(&turn->calls);
@@ -278,12 +224,12 @@ static int fp_ears_are_attended(fp_ear_t **ears, size_t count, fp_turn_t *turn)
         fp_turn_nap(turn, FP_TURN_WATCHED_NS);
         while (!atomic_compare_exchange_strong(&turn->state, &state, FP_TURN_NONE))
         {
-            if (FP_TURN_DONE == state)
+            if (FP_TURN_UNDONE == state)
             {
                 atomic_store(&turn->state, FP_TURN_NONE);
                 return FP_EARS_HEARD;
             }
-            fp_turn_nap(turn, FP_TURN_PATIENCE_NS);
+            fp_turn_nap(turn, FP_TURN_LOOKS_NS);
             state = FP_TURN_WATCHED;
         }
         if (atomic_exchange(&turn->nudged, false))
@@ -306,13 +252,17 @@ static int fp_ears_listen(fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_
         const unsigned before = atomic_load(&turn->calls);
         const int64_t began = fp_now_ns();
         const int64_t left = fp_turn_left(turn);
-        if (left > 0 && !atomic_load(&turn->nudged)) /* its signal may have been taken away by who waited for DONE */
+        if (left > 0 && !atomic_load(&turn->nudged)) /* its signal may be gone already */
         {
             fp_turn_nap(turn, *nap_ns < left ? *nap_ns : left);
         }
         if (atomic_exchange(&turn->nudged, false))
         {
             return FP_EARS_NUDGED;
+        }
+        if (fp_turn_is_attended(turn, atomic_load(&turn->calls) - before, fp_now_ns() - began))
+        {
+            return FP_EARS_ATTENDED;
         }
         if (left <= 0)
         {
@@ -326,10 +276,6 @@ static int fp_ears_listen(fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_
                 return FP_EARS_HEARD;
             }
         }
-        if (fp_turn_is_attended(turn, atomic_load(&turn->calls) - before, fp_now_ns() - began))
-        {
-            return FP_EARS_ATTENDED;
-        }
     }
 }
 
@@ -339,29 +285,19 @@ static bool fp_ears_wait(
     fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_t timeout_ns, int64_t *nap_ns, int64_t least_ns,
     int64_t most_ns)
 {
+    int found;
+
     atomic_store(&turn->until_ns, fp_now_ns() + timeout_ns);
-    for (;;)
+    while (FP_EARS_ATTENDED == (found = fp_ears_listen(ears, count, turn, nap_ns, most_ns)))
     {
-        int found = fp_ears_listen(ears, count, turn, nap_ns, most_ns);
-        if (FP_EARS_ATTENDED == found)
+        found = fp_ears_are_attended(ears, count, turn);
+        if (FP_EARS_OVER != found)
         {
-            found = fp_ears_are_attended(ears, count, turn);
-            if (FP_EARS_OVER != found)
-            {
-                return true;
-            }
-            *nap_ns = least_ns;
-            continue;
+            return true;
         }
-        if (FP_EARS_NUDGED == found || !fp_turn_offer(turn))
-        {
-            return FP_EARS_OVER != found;
-        }
-        if (turn->busy)
-        {
-            *nap_ns = least_ns;
-        }
+        *nap_ns = least_ns;
     }
+    return FP_EARS_OVER != found;
 }
 
 #endif

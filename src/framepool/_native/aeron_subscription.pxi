@@ -481,7 +481,7 @@ cdef class Ears:
     `least_ns` at first, then less and less often until it is each `most_ns`, and quickly again after `rouse`. Given a
     client, it hears all subscriptions of that one which are polled.
 
-    With `offer`, what a wait would end for is first offered to threads that have the interpreter anyway.
+    With `offer`, looks and turns are left to threads that have the interpreter anyway, while they call `serve` often.
     """
 
     def __cinit__(self, Client client=None, *, int64_t least_ns=1_000_000, int64_t most_ns=4_000_000):
@@ -505,7 +505,7 @@ cdef class Ears:
         self.heard.append(subscription)
 
     def offer(self, take not None, lock not None):
-        """Has whoever calls `serve` take a turn, from the next `wait` on, unless somebody has the lock: `take()` returns
+        """Has whoever calls `serve` often take turns, from the next `wait` on, unless somebody has the lock: `take()` returns
         in how many ns the next one is due; whether something was done, so that more may come soon; and whether
         something is left to the thread that waits."""
         self.take = take

@@ -9,8 +9,8 @@ cdef class Changes:
 
 
 cdef class Attendant:
-    """Who has the interpreter again and again. Between two frames it takes turns of the control plane, whose own thread
-    would have to take the interpreter from it (`Ears.offer`)."""
+    """Who may have the interpreter all the time. Then it takes turns of the control plane between two frames, whose own
+    thread would have to take the interpreter from it (`Ears.offer`)."""
 
     cdef public Ears _ears
 
