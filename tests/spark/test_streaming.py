@@ -105,5 +105,6 @@ def test_live_stream_is_read_through_a_recorder_that_the_query_has_and_that_ends
     assert len(rows) == len(set(rows)) > 0
     assert set(rows) <= recorded
     newest_seq = max(seq for _, _, seq, _ in recorded)
-    assert any(row.loss.reason is Reason.NOT_RECORDING for row in recording.losses()), "while none recorded"
+    reasons = {row.loss.reason for row in recording.losses()}
+    assert Reason.NOT_RECORDING in reasons, f"none recorded for a while: {list(recording.losses())}"
     check_account(log, newest_seq + 1)

@@ -13,6 +13,7 @@ from framepool._native.aeron_api cimport (
     aeron_context_t,
     aeron_publication_constants_t,
     aeron_t,
+    fp_ahead_t,
     fp_beat_t,
     fp_deliver_t,
     fp_drain_t,
@@ -90,6 +91,7 @@ cdef class AnyPublication(Child):
     cdef PyObject *claims
     cdef uint64_t sent
     cdef uint64_t outcomes[6]  # by -Outcome
+    cdef fp_ahead_t ahead
     cdef int64_t send(self, const uint8_t *data, size_t length) noexcept
     cdef int note(self, int64_t outcome, str what, size_t most) except -1
     cdef int check_sender(self) except -1

@@ -18,9 +18,9 @@ The rules that make it safe:
 
 The parts: the client and what it can hold (aeron_client.pxi), publications and claims (aeron_publication.pxi),
 heartbeats (aeron_heartbeat.pxi), subscriptions, drains and ears (aeron_subscription.pxi), the media driver
-(aeron_driver.pxi); in C, the table of functions (aeron_api.h), the receiving side (aeron_receive.h), the drain
-(aeron_drain.h), ears (aeron_ears.h), the thread of heartbeats (aeron_heartbeat.h) and how Aeron's threads wait
-(aeron_idle.h).
+(aeron_driver.pxi); in C, the table of functions (aeron_api.h), the receiving side (aeron_receive.h), pages of a
+log ahead of its messages (aeron_ahead.h), the drain (aeron_drain.h), ears (aeron_ears.h), the thread of heartbeats
+(aeron_heartbeat.h), how Aeron's threads wait (aeron_idle.h) and when naps end (nap.h).
 """
 
 import importlib.machinery
@@ -38,7 +38,7 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
 from cpython.ref cimport Py_XDECREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, strerror
+from libc.string cimport memcpy, memset, strerror
 
 from framepool._native.aeron_api cimport *
 
@@ -105,7 +105,7 @@ cdef load_library():
 
 
 LIBRARY = load_library()
-if fp_watch_forks() != 0:
+if fp_watch_forks() != 0 or fp_standby_watch_forks() != 0:
     raise AeronLibraryError("pthread_atfork failed")
 if fp_idle_export() != 0:
     raise AeronLibraryError("the idle strategies cannot be shown to Aeron")

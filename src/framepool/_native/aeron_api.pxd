@@ -258,13 +258,25 @@ cdef extern from "aeron_receive.h" nogil:
 
     int fp_receiver_poll(fp_receiver_t *receiver, aeron_subscription_t *subscription, size_t limit)
     void fp_receiver_clear(fp_receiver_t *receiver)
+    ctypedef struct fp_coming_t:
+        const uint8_t *slot
+        const uint8_t *payload
+
     void fp_images_read(fp_images_t *images, aeron_subscription_t *subscription)
+
+
+cdef extern from "aeron_ahead.h" nogil:
+    ctypedef struct fp_ahead_t:
+        pass
+
+    void fp_ahead_sent(fp_ahead_t *ahead, uint8_t *payload, size_t length, int64_t position, int64_t term)
 
 
 cdef extern from "aeron_drain.h" nogil:
     ctypedef uint64_t counter_t "atomic_uint_fast64_t"
 
     ctypedef struct fp_straight_t:
+        fp_coming_t coming
         bint emptied
         counter_t total
 
@@ -278,18 +290,17 @@ cdef extern from "aeron_drain.h" nogil:
         uint64_t overwritten
         uint64_t oversized
         bint ended
-        bint images_wanted
-        fp_images_t images
         int image_count
 
     void fp_sleep_ns(int64_t duration)
+    int fp_standby_watch_forks()
     fp_drain_t *fp_drain_new(size_t capacity, size_t max_message, int64_t idle_ns)
     int fp_drain_start(fp_drain_t *drain, aeron_subscription_t *subscription, fp_report_t *report)
     void fp_drain_stop(fp_drain_t *drain)
     void fp_drain_free(fp_drain_t *drain)
     int fp_drain_wait(fp_drain_t *drain, int64_t timeout_ns)
-    void fp_drain_wait_images(fp_drain_t *drain, int64_t timeout_ns)
-    void fp_drain_turn_by_reader(fp_drain_t *drain)
+    void fp_drain_read_images(fp_drain_t *drain, fp_images_t *found)
+    int fp_drain_turn(fp_drain_t *drain)
     size_t fp_drain_take(fp_drain_t *drain, uint8_t *records, size_t most, size_t limit)
     uint64_t fp_drain_queued(fp_drain_t *drain)
     uint8_t *fp_drain_slot(fp_drain_t *drain, uint64_t number)

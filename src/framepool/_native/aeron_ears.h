@@ -185,7 +185,8 @@ static void fp_turn_nudge(fp_turn_t *turn)
 static void fp_turn_nap(fp_turn_t *turn, int64_t duration_ns)
 {
     struct pollfd waited = { .fd = turn->event_fd, .events = POLLIN };
-    const struct timespec span = { .tv_sec = duration_ns / 1000000000LL, .tv_nsec = duration_ns % 1000000000LL };
+    const int64_t now = fp_now_ns();
+    const struct timespec span = fp_timespec(fp_nap_until(now, duration_ns) - now);
     uint64_t value;
 
     if (ppoll(&waited, 1, &span, NULL) > 0)
@@ -193,7 +194,10 @@ static void fp_turn_nap(fp_turn_t *turn, int64_t duration_ns)
         ssize_t ignored = read(turn->event_fd, &value, sizeof(value));
         (void)ignored;
     }
+    fp_nap_exactly(true); /* the thread is somebody else's */
 }
+
+#define FP_EARS_LONGER 4 /* times as long as the nap before is one that ended with nothing */
 
 enum fp_ears_found
 {
@@ -243,8 +247,8 @@ static int fp_ears_are_attended(fp_ear_t **ears, size_t count, fp_turn_t *turn)
     }
 }
 
-/* Naps, twice as long each time up to `most_ns`, until one of those things is found. It naps at least once, if there is
- * time and nobody has nudged it. */
+/* Naps, longer each time, until one of those things is found. It naps at least once, if there is time and nobody has
+ * nudged it. */
 static int fp_ears_listen(fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_t *nap_ns, int64_t most_ns)
 {
     for (;;)
@@ -268,7 +272,7 @@ static int fp_ears_listen(fp_ear_t **ears, size_t count, fp_turn_t *turn, int64_
         {
             return FP_EARS_OVER;
         }
-        *nap_ns = 2 * *nap_ns < most_ns ? 2 * *nap_ns : most_ns;
+        *nap_ns = FP_EARS_LONGER * *nap_ns < most_ns ? FP_EARS_LONGER * *nap_ns : most_ns;
         for (size_t i = 0; i < count; i++)
         {
             if (fp_ear_hears(ears[i]))
@@ -287,7 +291,7 @@ static bool fp_ears_wait(
 {
     int found;
 
-    atomic_store(&turn->until_ns, fp_now_ns() + timeout_ns);
+    atomic_store(&turn->until_ns, fp_wait_until(fp_now_ns(), timeout_ns, most_ns));
     while (FP_EARS_ATTENDED == (found = fp_ears_listen(ears, count, turn, nap_ns, most_ns)))
     {
         found = fp_ears_are_attended(ears, count, turn);

@@ -122,7 +122,7 @@ static void *fp_heart_main(void *arg)
             const int64_t next = fp_beat_turn(beat, now);
             due = next < due ? next : due;
         }
-        const struct timespec until = { .tv_sec = due / 1000000000LL, .tv_nsec = due % 1000000000LL };
+        const struct timespec until = fp_timespec(due);
         pthread_cond_timedwait(&heart->changed, &heart->mutex, &until);
     }
     pthread_mutex_unlock(&heart->mutex);

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "nap.h"
+
 #define FP_IDLE_YOUNG_NS 1000000000LL /* for which a thread is new: no nap is longer than the shortest of its manner */
 #define FP_IDLE_ASKED_NS 100000000LL /* the same, for a client's thread after something was asked for */
 #define FP_IDLE_MANY_PACKETS 8 /* turns of the network that found something, since the last nap */
@@ -98,19 +100,12 @@ static int fp_idle_init(void **state, const char *arguments, const fp_idle_manne
     return 0;
 }
 
-static int64_t fp_idle_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 /* The next nap of who has timers, after a turn that found something. One that fires is such a turn, each 20 ms, and makes
  * nobody eager at once; what comes quicker than that does: somebody is being served. */
 static int64_t fp_idle_timed(fp_idle_t *idle)
 {
     const int64_t shortest = idle->manner.shortest_ns;
-    const int64_t now = fp_idle_now();
+    const int64_t now = fp_now_ns();
     const int64_t since = now - idle->worked_ns;
     idle->worked_ns = now;
     return since > 16 * shortest && idle->nap_ns > 2 * shortest ? idle->nap_ns / 2 : shortest;
@@ -137,7 +132,7 @@ static int64_t fp_idle_nap(fp_idle_t *idle)
     idle->nap_ns = 2 * nap < limit ? 2 * nap : limit;
     if (nap > idle->young_nap_ns && 0 != idle->young_until_ns)
     {
-        if (fp_idle_now() < idle->young_until_ns)
+        if (fp_now_ns() < idle->young_until_ns)
         {
             return idle->young_nap_ns;
         }
@@ -173,8 +168,7 @@ static void fp_idle_ask(void)
 /* A nap that ends when something is asked for. */
 static void fp_idle_wait(fp_idle_t *idle, int64_t nap_ns)
 {
-    const int64_t until = fp_idle_now() + nap_ns;
-    const struct timespec deadline = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    const struct timespec deadline = fp_timespec(fp_nap_until(fp_now_ns(), nap_ns));
     int error = 0;
 
     pthread_mutex_lock(&fp_idle_mutex);
@@ -188,7 +182,7 @@ static void fp_idle_wait(fp_idle_t *idle, int64_t nap_ns)
     if (asked)
     {
         idle->nap_ns = idle->manner.shortest_ns;
-        const int64_t young_until_ns = fp_idle_now() + FP_IDLE_ASKED_NS;
+        const int64_t young_until_ns = fp_now_ns() + FP_IDLE_ASKED_NS;
         idle->young_until_ns = young_until_ns > idle->young_until_ns ? young_until_ns : idle->young_until_ns;
     }
 }
@@ -201,7 +195,7 @@ static void fp_idle_turn(void *state, int work)
     {
         idle->begun = true;
         idle->young_until_ns =
-            manner->modest ? fp_idle_now() + (manner->answers ? FP_IDLE_ASKED_NS : FP_IDLE_YOUNG_NS) : 0;
+            manner->modest ? fp_now_ns() + (manner->answers ? FP_IDLE_ASKED_NS : FP_IDLE_YOUNG_NS) : 0;
         if (manner->modest && SCHED_OTHER == sched_getscheduler(0))
         {
             const struct sched_param none = {.sched_priority = 0};
@@ -234,8 +228,8 @@ static void fp_idle_turn(void *state, int work)
         fp_idle_wait(idle, nap_ns);
         return;
     }
-    const struct timespec nap = {.tv_sec = nap_ns / 1000000000, .tv_nsec = nap_ns % 1000000000};
-    nanosleep(&nap, NULL);
+    const struct timespec until = fp_timespec(fp_nap_until(fp_now_ns(), nap_ns));
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
 #define FP_IDLE_STRATEGY(name) \

@@ -37,6 +37,7 @@ cdef class AnyPublication(Child):
             publication_close(<aeron_publication_t *>self.resource, NULL, NULL)
 
     cdef int bind(self) except -1:
+        memset(&self.ahead, 0, sizeof(self.ahead))
         if self.exclusive:
             exclusive_publication_constants(<aeron_exclusive_publication_t *>self.resource, &self.constants)
         else:
@@ -96,13 +97,14 @@ cdef class AnyPublication(Child):
     cdef int64_t tell(self, const uint8_t *data, size_t length) noexcept:
         """`offer` for those who go on whatever becomes of the message: CLOSED where the media driver is lost.
 
-        The lines of the log that the next message will be written to are fetched now that nobody waits."""
+        The lines and pages of the log that are written to next are fetched now that nobody waits."""
         cdef aeron_buffer_claim_t place
         cdef int64_t position = self.reserve(length, &place) if self.usable() else CLOSED
         if position >= 0:
             memcpy(place.data, data, length)
             buffer_claim_commit(&place)
             fp_expect_writes(place.data + length, DATA_HEADER_BYTES + length)
+            fp_ahead_sent(&self.ahead, place.data, length, position, self.constants.term_buffer_length)
             self.sent += 1
         elif position > ERROR:
             self.outcomes[-position] += 1

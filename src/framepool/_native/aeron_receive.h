@@ -8,6 +8,9 @@
 
 #include <stdlib.h>
 
+#include "aeron_ahead.h"
+#include "payload.h"
+
 /* ---- filter: the SBE header is blockLength, templateId, schemaId, version, each u16 ---- */
 
 #define FP_PATTERN_MAX 260 /* a tag of an event with its length */
@@ -94,6 +97,14 @@ typedef struct fp_partial_stct
 }
 fp_partial_t;
 
+/* What who waits for a message will look at next: lines that are with its sender, to be fetched together with it. */
+typedef struct
+{
+    const uint8_t *slot; /* NULL: nothing is known */
+    const uint8_t *payload;
+}
+fp_coming_t;
+
 typedef void (*fp_deliver_t)(void *clientd, const uint8_t *buffer, size_t length);
 typedef void (*fp_retract_t)(void *clientd);
 
@@ -112,6 +123,9 @@ typedef struct
     uint64_t filtered;
     uint64_t broken; /* fragments without their beginning, frames overwritten while they were read, or no memory */
     uint64_t completed; /* messages that were whole, delivered or filtered */
+    fp_ahead_read_t ahead;
+    const fp_coming_t *coming;
+    bool ours; /* the last message was for us, so the next one may be */
 }
 fp_receiver_t;
 
@@ -120,7 +134,8 @@ static inline void fp_receiver_complete(
 {
     receiver->completed++;
     receiver->reserved_value = reserved_value;
-    if (fp_filter_accepts(&receiver->filter, buffer, length))
+    receiver->ours = fp_filter_accepts(&receiver->filter, buffer, length);
+    if (receiver->ours)
     {
         receiver->delivered++;
         receiver->deliver(receiver->clientd, buffer, length);
@@ -248,12 +263,19 @@ static void fp_receiver_on_fragment(void *clientd, const uint8_t *buffer, size_t
     fp_frame_t frame;
     (void)header;
 
+    if (NULL != receiver->coming && receiver->ours)
+    {
+        fp_expect_reads(buffer + length - 1, 1);
+        fp_expect_reads(receiver->coming->slot, 1);
+        fp_expect_reads(receiver->coming->payload, 1);
+    }
     memcpy(&frame, at, sizeof(frame));
     if (!fp_frame_is_sound(&frame, receiver, at, length))
     {
         receiver->broken++;
         return;
     }
+    fp_ahead_read(&receiver->ahead, at, frame.term_offset);
     if ((frame.flags & (FP_FLAG_BEGIN | FP_FLAG_END)) == (FP_FLAG_BEGIN | FP_FLAG_END))
     {
         fp_receiver_complete(receiver, buffer, length, frame.reserved_value);

@@ -101,6 +101,7 @@ cdef class Subscription(Child):
         `offset`; others are counted and never become Python objects. With `after_block` the offset counts from where
         the message's own blockLength says that its block ends: of the first data field, also in longer blocks."""
         cdef fp_filter_t *filter = &self.receiver.filter
+        self.client.check_owner()
         if len(pattern) > FP_PATTERN_MAX or offset < 0:
             raise ValueError(f"a pattern has at most {FP_PATTERN_MAX} bytes and stands at an offset from 0")
         for value in (schema_id, template_id):
@@ -223,9 +224,10 @@ cdef class Subscription(Child):
         return read
 
     def drain(self, *, Py_ssize_t capacity=1024, Py_ssize_t max_message=256, int64_t idle_ns=200_000):
-        """Starts a thread that empties this subscription into a queue of the newest `capacity` messages.
+        """Has this subscription emptied into a queue of the newest `capacity` messages, by whoever takes from it or
+        by a thread that stands by.
 
-        `idle_ns` is how long it sleeps at most while somebody waits and nothing comes: a lower latency is paid in CPU.
+        `idle_ns` is how long who waits sleeps at most while nothing comes: a lower latency is paid in CPU.
         """
         cdef Drain drain
         if not self.usable():
@@ -292,16 +294,7 @@ cdef class Subscription(Child):
             if drained == NULL or not drained.running:
                 fp_images_read(found, <aeron_subscription_t *>self.resource)
             else:
-                # Only the thread that polls may look at the images: Aeron frees their list behind that one.
-                keep = <object>self.drainer  # while the lock is let go
-                drained.images_wanted = True
-                with nogil:
-                    fp_drain_wait_images(drained, 1_000_000_000)
-                if not self.usable():
-                    self.refuse()
-                fp_drain_lock(drained)
-                memcpy(found, &drained.images, sizeof(fp_images_t))
-                fp_drain_unlock(drained)
+                fp_drain_read_images(drained, found)
             return [
                 Image(
                     found.images[i].session_id,
@@ -349,7 +342,7 @@ cdef class Drain:
             fp_drain_free(self.c)
 
     cpdef close(self):
-        """Stops the thread; the subscription can be polled again. What was not taken is dropped."""
+        """Ends the drain; the subscription can be polled again. What was not taken is dropped."""
         if not self.closed:
             self.closed = True
             if self.subscription.client.forks == fp_forks():
@@ -374,7 +367,7 @@ cdef class Drain:
     cdef uint64_t fill(self) noexcept:
         """How many messages can be taken; where there are none, looks for some first."""
         if fp_drain_queued(self.c) == 0:
-            fp_drain_turn_by_reader(self.c)
+            fp_drain_turn(self.c)
         return fp_drain_queued(self.c)
 
     def take(self, Py_ssize_t limit=256):
@@ -451,7 +444,7 @@ cdef class Drain:
         self.check()
         cdef int fd = fp_drain_event_fd(self.c)
         if fd < 0:
-            raise OSError(errno, "eventfd")
+            raise OSError(errno, "no eventfd, or no thread to write it")
         return fd
 
     def statistics(self):

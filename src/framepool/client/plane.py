@@ -51,7 +51,7 @@ REST_NS = 20 * NANOS_PER_MILLI
 when it will have something to do."""
 CALM_NS = 100 * NANOS_PER_MILLI
 """The same at the most, where they can."""
-LOOKS_NS = 16 * NANOS_PER_MILLI
+LOOKS_NS = 32 * NANOS_PER_MILLI
 """Between two looks at the streams, once nothing was heard for a while."""
 MAX_ANNOUNCED = 4_096
 """Streams whose last announce is remembered."""

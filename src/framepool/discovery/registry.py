@@ -27,8 +27,8 @@ from framepool.transport.aeron import Client
 from framepool.transport.attentive import Attentive
 from framepool.transport.media_driver import MediaDriver
 
-LONGEST_WAIT = 0.02
-"""Seconds by which whatever a registry does by the clock may be late."""
+LONGEST_WAIT = 0.032
+"""Seconds: naps end together, so whatever a registry does by the clock may be late by twice as much."""
 REQUESTS_PER_CYCLE = 16
 MESSAGES_PER_CYCLE = 16
 """Of each stream of each driver; few, because whoever asks waits meanwhile."""

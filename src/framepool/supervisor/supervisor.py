@@ -34,8 +34,8 @@ from framepool.wire._generated.control_900 import Mode
 log = logging.getLogger(__name__)
 
 TICK_NS: Final = 100 * NANOS_PER_MILLI
-LONGEST_WAIT: Final = 0.01
-"""Seconds by which a tick may be late."""
+LONGEST_WAIT: Final = 0.032
+"""Seconds: naps end together, so a tick may be late by twice as much."""
 MOST_SENT: Final = 256
 """Commands whose answer is waited for."""
 ALERT: Final = "alert"

@@ -7,9 +7,9 @@ from framepool.transport.aeron import Client, Ears
 
 FIRST_NS = NANOS_PER_MILLI
 """Until the turn after one that did something: what was begun there may go on."""
-LONGER = 2
+LONGER = 4
 """Times as long as the wait before is one that ended with nothing."""
-LOOKS_NS = 16 * NANOS_PER_MILLI
+LOOKS_NS = 32 * NANOS_PER_MILLI
 """Between two looks at the subscriptions, once nothing was heard for a while."""
 
 

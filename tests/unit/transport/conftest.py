@@ -14,6 +14,8 @@ from framepool.transport.media_driver import MediaDriver
 
 CHANNEL = "aeron:ipc?term-length=64k"
 
+Until = Callable[[Callable[[], object]], None]
+
 
 class Ends(NamedTuple):
     publication: Publication
@@ -32,7 +34,7 @@ def client(media_driver: MediaDriver) -> Iterator[Client]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], object]], None]:
+def until() -> Until:
     """Waits for a condition of the media driver's making."""
 
     def wait(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -50,7 +52,7 @@ def open_for_messages(publication: AnyPublication) -> bool:
 
 
 @pytest.fixture
-def ends(client: Client, until: Callable[[Callable[[], object]], None]) -> Ends:
+def ends(client: Client, until: Until) -> Ends:
     """A publication and a subscription that see each other."""
     ends = Ends(client.add_publication(CHANNEL, 10), client.add_subscription(CHANNEL, 10))
     until(lambda: open_for_messages(ends.publication) and ends.subscription.is_connected)

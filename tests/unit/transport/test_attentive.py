@@ -40,7 +40,7 @@ def test_a_wait_is_longer_than_the_one_before_until_something_was_done(client: C
     idle = attentive(client, waits)
     for work in (0, 0, 0, 0, 0, 0, 3, 0, 0):
         idle.idle(work)
-    assert waits.waited == [1, 2, 4, 8, 10, 10, 1, 2]
+    assert waits.waited == [1, 4, 10, 10, 10, 10, 1, 4]
     assert waits.roused == 1
 
 
@@ -49,7 +49,7 @@ def test_whatever_was_heard_makes_the_next_wait_short(client: Client) -> None:
     idle = attentive(client, waits)
     for _ in range(5):
         idle.idle(0)
-    assert waits.waited == [1, 2, 4, 1, 2]
+    assert waits.waited == [1, 4, 10, 1, 4]
 
 
 def test_what_is_left_unread_makes_one_wait_short_and_no_more(client: Client) -> None:
@@ -57,7 +57,7 @@ def test_what_is_left_unread_makes_one_wait_short_and_no_more(client: Client) ->
     idle = attentive(client, waits)
     for work in (0, 0, 0, 0, 0, 0, 0, 1, 0):
         idle.idle(work)
-    assert waits.waited == [1, 2, 1, 2, 4, 8, 10, 1]
+    assert waits.waited == [1, 4, 1, 4, 10, 10, 10, 1]
 
 
 class Hearer:

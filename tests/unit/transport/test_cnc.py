@@ -7,7 +7,6 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,10 @@ from framepool.transport import cnc
 from framepool.transport.aeron import Client
 from framepool.transport.media_driver import MediaDriver
 from framepool.transport.settings import AeronSettings
+from tests.unit.transport.conftest import Until
 
 
-def test_living_driver_says_who_it_is(media_driver: MediaDriver, until: Callable[[Callable[[], object]], None]) -> None:
+def test_living_driver_says_who_it_is(media_driver: MediaDriver, until: Until) -> None:
     time.sleep(0.05)
     until(lambda: media_driver.status().age() < 2.0 and cnc.is_active(media_driver.directory, 2.0))
     status = media_driver.status()

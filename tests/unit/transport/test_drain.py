@@ -11,10 +11,9 @@ import pytest
 
 from framepool.errors import TransportClosed, TransportError
 from framepool.transport.aeron import AnyPublication, Client, Filter
-from tests.unit.transport.conftest import CHANNEL, Ends, tasks
+from tests.unit.transport.conftest import CHANNEL, Ends, Until, tasks
 
 Send = Callable[[AnyPublication, bytes], int]
-Until = Callable[[Callable[[], object]], None]
 
 
 def test_drain_keeps_the_newest_and_counts_the_overwritten(ends: Ends, send: Send, until: Until) -> None:

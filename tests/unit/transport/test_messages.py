@@ -12,13 +12,12 @@ import pytest
 from framepool.errors import TransportClosed, TransportError
 from framepool.transport.aeron import AnyPublication, Claim, Client, Filter, Outcome, Subscription
 from tests.support.ports import free_port
-from tests.unit.transport.conftest import CHANNEL, Ends, open_for_messages
+from tests.unit.transport.conftest import CHANNEL, Ends, Until, open_for_messages
 
 BIG_CHANNEL = "aeron:ipc?term-length=16m"
 MIB = 1024 * 1024
 
 Send = Callable[[AnyPublication, bytes], int]
-Until = Callable[[Callable[[], object]], None]
 
 
 def receive(subscription: Subscription, count: int, limit: int = 64, seconds: float = 20.0) -> list[bytes]:
