@@ -187,11 +187,11 @@ def _until_everybody(
 def _send_paced(sender: Sender, image: Image, cell: Cell, words: npt.NDArray[np.int64]) -> None:
     now, interval = time.perf_counter_ns, cell.interval_us * 1_000
     publish = sender.publish
-    due = now()
+    due = now() + interval
     for _ in range(cell.count):
-        due += interval
-        while now() < due:
+        while (moment := now()) < due:
             pass
+        due = moment + interval  # who was held up sends no burst: how quickly that is read is another question
         if cell.way == "copy":
             image[0] = now()
             publish(image)
@@ -221,6 +221,8 @@ def _send_at_full_speed(sender: Sender, image: Image, cell: Cell, words: npt.NDA
 def _receive(receiver: Receiver, task: Task, words: npt.NDArray[np.int64]) -> None:
     cell, index = task.cell, task.index
     ages = np.lib.format.open_memmap(_ages(task.place, index), mode="w+", dtype=np.int64, shape=(max(1, cell.count),))
+    ages.fill(0)  # its pages are there before they are written to
+    noted = memoryview(ages)
     now, poll, measured = time.perf_counter_ns, receiver.poll, cell.kind == "latency"
     touch = _touch(cell)
     first = np.ndarray.item
@@ -234,7 +236,7 @@ def _receive(receiver: Receiver, task: Task, words: npt.NDArray[np.int64]) -> No
             if not measured:
                 touch(image)
             elif seen < cell.count:
-                ages[seen] = came - stamp
+                noted[seen] = came - stamp
             seen += 1
         elif stamp == HELLO:
             words[SEEN + index] = 1

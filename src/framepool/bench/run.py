@@ -26,8 +26,9 @@ SIZES: Final = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 8 * MIB)
 OWN: Final = "framepool"
 NOISY: Final = 0.5
 """A cell is noisy when half of its rounds lie further from the median than this share of it."""
-PACE_US: Final = 50
-"""Between the frames of a latency, at the least."""
+PACE_US: Final = 53
+"""Between the frames of a latency, at the least. The kernel's ticks, of 1, 4 or 10 ms, are no multiples of it: else all
+of them would meet a frame in one round and none in the next."""
 LATENCY_S: Final = 0.6
 """Of frames for a latency. The first tenth of a second is slower than the rest, with everybody."""
 

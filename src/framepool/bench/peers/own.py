@@ -1,4 +1,4 @@
-"""framepool itself, through its public interface and nothing else."""
+"""framepool itself, through its public interface alone, beside a driver of its own as `framepool driver` starts it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from framepool.bench.peer import Image, Peer, Place, Receiver, See, Sender
 from framepool.client.consumer import Consumer
 from framepool.client.producer import Producer
 from framepool.config import Config, PoolConfig, ProfileConfig, StreamConfig, load
+from framepool.driver.driver import ShmDriver
 from framepool.errors import FrameOverwritten
 
 STREAM = 10_000
@@ -40,7 +41,7 @@ class Framepool(Peer):
     package = "framepool"
 
     def site(self, place: Place) -> contextlib.AbstractContextManager[object]:
-        return framepool.serve(configuration(place))
+        return ShmDriver(configuration(place)).start()  # what `framepool driver` does
 
     @contextlib.contextmanager
     def sender(self, place: Place) -> Iterator[Sender]:
