@@ -21,7 +21,7 @@ cimport numpy as cnp
 import numpy as np
 
 from framepool._native.aeron cimport NOT_CONNECTED, AnyPublication, Drain, Ears, Heartbeat
-from framepool._native.aeron_api cimport fp_turn_attend
+from framepool._native.aeron_api cimport fp_coming_t, fp_turn_attend
 from framepool._native.seqlock cimport (
     ACCEPTED,
     EXTENT,
@@ -73,6 +73,7 @@ cdef extern from "seqlock.h":
 
 cdef extern from "payload.h":
     void fp_expect_writes(const unsigned char *at, size_t nbytes) noexcept nogil
+    void fp_own_lines(unsigned char *at, size_t nbytes) noexcept nogil
     void fp_expect_reads(const unsigned char *at, size_t nbytes) noexcept nogil
     enum fp_way:
         FP_PLAIN
@@ -85,6 +86,7 @@ cdef extern from "payload.h":
 cdef extern from "layout.h":
     enum:
         FP_HEADER_SLOT_BYTES
+        FP_SLOT_HEADER_PAD_OFFSET
         FP_MESSAGE_HEADER_BYTES
         FP_MESSAGE_HEADER_BLOCK_LENGTH_OFFSET
         FP_MESSAGE_HEADER_TEMPLATE_ID_OFFSET
@@ -121,6 +123,8 @@ cdef enum:
     RELEASE_FROM = 1048576
     # So much of the next payload is fetched ahead; of a longer one the copy itself fetches the rest in time.
     AHEAD_BYTES = 4096
+    # And so much of it is taken from readers, who have at least looked what it is.
+    OWNED_BYTES = 256
 
 cdef dict NUMPY = NUMPY_DTYPES
 cdef tuple NOTHING = ()

@@ -259,6 +259,7 @@ cdef class FrameReader(UnderLease):
         self.may_repeat = 0
         self.pool = 0
         self.margin = 0
+        self.drain.c.straight.coming.slot = NULL
 
     @property
     def max_gap(self):
@@ -470,6 +471,15 @@ cdef class FrameReader(UnderLease):
         if 0 <= self.pool < ring.npools:
             fp_expect_reads(ring.pools[self.pool].base + index * ring.pools[self.pool].stride_bytes, 1)
 
+    cdef void look_forward(self, uint64_t seq) noexcept:
+        """The drain has the same fetched as soon as it sees a message, before it is read, if this is the frame."""
+        cdef RingReader ring = self.ring
+        cdef fp_coming_t *coming = &self.drain.c.straight.coming
+        cdef size_t index = <uint32_t>seq & ring.mask
+        coming.slot = coming.payload = ring.slots + index * FP_HEADER_SLOT_BYTES
+        if self.pool >= 0:
+            coming.payload = ring.pools[self.pool].base + index * ring.pools[self.pool].stride_bytes
+
     cdef bint is_ours(self, const uint8_t *record, Descriptor *found) except -1:
         """The schema gate (schemaId, version, templateId, blockLength: all of the header at once), then stream and
         epoch. A sequence that no `seq_commit` can hold is no descriptor either."""
@@ -538,6 +548,7 @@ cdef class FrameReader(UnderLease):
         taken.late = self.late_
         self.received += 1
         self.pool = checked.slot.pool
+        self.look_forward(found.seq + 1)
         if self.ages is not None and checked.slot.timestamp_ns:
             if self.now == 0:
                 self.now = fp_clock_ns(self.ages.clock)

@@ -328,13 +328,16 @@ cdef class FrameWriter(UnderLease):
         return outcome
 
     cdef void expect(self, uint64_t seq, int32_t pool, uint64_t nbytes) noexcept:
-        """The slot of a frame that will come is out of the cache, its last one being a whole ring ago: it is fetched
-        now that nobody waits, and the next frame is told of sooner."""
+        """The slot of a frame that will come is out of the cache, its last one being a whole ring ago, and readers have
+        a part of it: it is fetched now that nobody waits, and the next frame is told of sooner. Not if somebody is
+        filling that slot already."""
         cdef RingWriter ring = self.ring
         cdef size_t index = <uint32_t>seq & ring.mask
-        cdef size_t stride = ring.pools[pool].stride_bytes
-        fp_expect_writes(ring.slots + index * FP_HEADER_SLOT_BYTES, FP_HEADER_SLOT_BYTES)
-        fp_expect_writes(ring.pools[pool].base + index * stride, min(nbytes, <uint64_t>AHEAD_BYTES))
+        cdef unsigned char *payload = ring.pools[pool].base + index * ring.pools[pool].stride_bytes
+        if ring.floor == seq and not ring.claims[index].open:
+            fp_own_lines(ring.slots + index * FP_HEADER_SLOT_BYTES + FP_SLOT_HEADER_PAD_OFFSET, 1)
+            fp_own_lines(payload, min(nbytes, <uint64_t>OWNED_BYTES))
+            fp_expect_writes(payload, min(nbytes, <uint64_t>AHEAD_BYTES))
 
     def statistics(self):
         """Frames committed, and of those told of, unheard because nobody listens, and untold because Aeron did not

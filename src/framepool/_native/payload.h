@@ -47,7 +47,18 @@ static inline void fp_expect_writes(const unsigned char *at, size_t nbytes)
     }
 }
 
-/* The same for lines that will be read. */
+/* Takes lines from the cores that have read them, without waiting either, by writing what is there. A processor may take
+ * no notice of a prefetch for writing where it has the line for reading already; and stores become visible in order, so
+ * each such line would be waited for by all behind it. Only for who alone may write there. */
+static inline void fp_own_lines(unsigned char *at, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i += 64)
+    {
+        __atomic_store_n(at + i, __atomic_load_n(at + i, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    }
+}
+
+/* The same as the first for lines that will be read. */
 static inline void fp_expect_reads(const unsigned char *at, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i += 64)

@@ -604,10 +604,14 @@ cdef class RingWriter(Ring):
 
     cdef void fill_header(self, const Claim *claim, const unsigned char *tensor_header,
                           uint64_t timestamp_ns, uint32_t meta_version) noexcept nogil:
-        """Publish step 3: every byte of the slot but `seq_commit`, whatever it held."""
-        cdef unsigned char image[FP_HEADER_SLOT_BYTES]
+        """Publish step 3: every byte of the slot but `seq_commit`, whatever it held.
+
+        A steady camera has the same TensorHeader in each slot for ever: then it is left alone, and readers have it in
+        their caches from the last time."""
+        cdef unsigned char image[FP_TENSOR_HEADER_OFFSET]
         cdef uint32_t index = <uint32_t>claim.seq & self.mask
         cdef uint32_t length = FP_TENSOR_HEADER_BYTES
+        cdef unsigned char *slot = self.slots + <size_t>index * FP_HEADER_SLOT_BYTES
         memset(image, 0, FP_HEADER_BYTES_OFFSET)
         memcpy(image + FP_SLOT_HEADER_VALUES_LEN_BYTES_OFFSET, &claim.nbytes, 4)
         memcpy(image + FP_SLOT_HEADER_PAYLOAD_SLOT_OFFSET, &index, 4)
@@ -615,9 +619,10 @@ cdef class RingWriter(Ring):
         memcpy(image + FP_SLOT_HEADER_TIMESTAMP_NS_OFFSET, &timestamp_ns, 8)
         memcpy(image + FP_SLOT_HEADER_META_VERSION_OFFSET, &meta_version, 4)
         memcpy(image + FP_HEADER_BYTES_OFFSET, &length, 4)
-        memcpy(image + FP_TENSOR_HEADER_OFFSET, tensor_header, FP_TENSOR_HEADER_BYTES)
-        memcpy(self.slots + <size_t>index * FP_HEADER_SLOT_BYTES + FP_SLOT_HEADER_SEQ_COMMIT_SIZE,
-               image + FP_SLOT_HEADER_SEQ_COMMIT_SIZE, FP_HEADER_SLOT_BYTES - FP_SLOT_HEADER_SEQ_COMMIT_SIZE)
+        memcpy(slot + FP_SLOT_HEADER_SEQ_COMMIT_SIZE, image + FP_SLOT_HEADER_SEQ_COMMIT_SIZE,
+               FP_TENSOR_HEADER_OFFSET - FP_SLOT_HEADER_SEQ_COMMIT_SIZE)
+        if memcmp(slot + FP_TENSOR_HEADER_OFFSET, tensor_header, FP_TENSOR_HEADER_BYTES):
+            memcpy(slot + FP_TENSOR_HEADER_OFFSET, tensor_header, FP_TENSOR_HEADER_BYTES)
 
     cdef void finish(self, Claim *claim) noexcept nogil:
         """Publish step 4: the committed word, ordered after every store to payload and header."""

@@ -183,6 +183,7 @@ def test_every_access_to_the_word_is_an_ordered_atomic() -> None:
     assert in_order(method("unchanged"), "fp_slot_look_again(")
     assert in_order(method("commit"), "self.fill_header(", "self.visibility_(", "self.finish(")
     assert in_order(method("copy"), "memcpy(", "self.unchanged(", "memcpy(", "self.unchanged(")
-    stores = [line for line in source.splitlines() if "memcpy(self.slots" in line]
-    assert len(stores) == 1
-    assert "FP_SLOT_HEADER_SEQ_COMMIT_SIZE" in stores[0]
+    stores = [line for line in source.splitlines() if "memcpy(slot " in line or "memcpy(self.slots" in line]
+    assert len(stores) == 2
+    assert "slot + FP_SLOT_HEADER_SEQ_COMMIT_SIZE," in stores[0]
+    assert "slot + FP_TENSOR_HEADER_OFFSET," in stores[1]
