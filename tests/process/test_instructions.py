@@ -23,7 +23,7 @@ NAMES = {
 """The compiled functions that a call goes through."""
 TURN = r"__pyx_f_\w*Ears_take_turn"
 TAKERS = {"publish": NAMES["publish"], "commit": r"__pyx_f_\w*ClaimedSlot_finish_short", "poll": NAMES["poll"]}
-"""Now and then a call takes the control plane's turn; which one does is a matter of time, and its cost is not theirs."""
+"""Now and then a call takes a turn of the control plane: which one is a matter of time, and the cost is not its own."""
 LIMITS = {"publish": 1_900, "claim": 1_450, "commit": 1_150, "poll": 4_100, "enter": 260, "leave": 130}
 """Instructions a call, a quarter over what they were when this was written; `docs/profile.md` shows where they go. A
 poll hands over two frames."""

@@ -315,9 +315,11 @@ class ControlPlane:
 
     def idle(self, work: int) -> None:
         """The wait between two calls of `attend`, without the interpreter: until something is heard or it is time to
-        ask the members again."""
+        ask the members again. What is heard all the time, such as QoS, is no reason to listen more often; that a member
+        did something is: an answer may come."""
         if work:
-            self.ears.rouse()
+            if not self._rests_until_ns:
+                self.ears.rouse()
         else:
             self.ears.wait(max(NANOS_PER_MILLI, self._rest_ns()))
 

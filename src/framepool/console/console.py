@@ -29,8 +29,8 @@ from framepool.transport.aeron import Client
 ATTACH_PAUSE_S: Final = 0.05
 ATTACH_PATIENCE_S: Final = 2.0
 SHELF_PAUSE_S: Final = 1.0
-TURN_S: Final = 0.01
-"""Between two looks at the streams that are watched: small beside the time between pictures."""
+TURN_S: Final = 0.03
+"""Between two turns of the desk: nobody sees such a delay, and each turn takes a core from somebody for a moment."""
 
 
 class Console:
@@ -77,7 +77,7 @@ class Console:
             self._web = Web(settings, self.token, self.desk, self.pages, report)
             self._opened = undo.pop_all()
         self._desk_runner = Runner(self.desk, idle=Sleeping(TURN_S), stands_back=True)
-        self._preview_runner = Runner(self.previews, idle=Sleeping(TURN_S), stands_back=True)
+        self._preview_runner = Runner(self.previews, idle=self.previews, stands_back=True, wake=self.previews.rouse)
         self._attacher = threading.Thread(target=self._attach_all, name="framepool-attach", daemon=True)
         self._librarian = threading.Thread(target=self._look_at_recordings, name="framepool-shelf", daemon=True)
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from framepool.clock import NANOS_PER_SECOND, Clock, MonotonicClock
+from framepool.clock import NANOS_PER_MILLI, NANOS_PER_SECOND, Clock, MonotonicClock
 from framepool.console.picture import Wish, encoded, picture
 from framepool.errors import FrameOverwritten, FramepoolError
 
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 LINGER_NS = 3 * NANOS_PER_SECOND
 """How long a reader outlives the last who watched: a page that is loaded again finds it still there."""
 RETRY_NS = 2 * NANOS_PER_SECOND
+LATE_NS = 20 * NANOS_PER_MILLI
+"""Between two looks at a stream that is due and has no new frame, or nobody who would draw it yet."""
+LONGEST_NS = NANOS_PER_SECOND
 FULL_RATE_STREAMS = 4
 """That are shown at the configured rate; where more are watched, all of them share what these would take."""
 MOST_STREAMS = 1_024
@@ -103,6 +106,7 @@ class Previews:
         self._clock = clock or MonotonicClock()
         self._lock = threading.Lock()
         self._streams: dict[int, Watched] = {}
+        self._roused = threading.Event()
 
     def watch(self, viewer: Viewer, stream_ids: Iterable[int]) -> None:
         """Shows these streams to this viewer from now on, and no others."""
@@ -121,6 +125,7 @@ class Previews:
                 if stream_id not in wanted and viewer in watched.viewers:
                     watched.viewers.remove(viewer)
                     watched.unwatched_ns = now_ns
+        self.rouse()
 
     def leave(self, viewer: Viewer) -> None:
         """Shows this viewer nothing more."""
@@ -138,6 +143,22 @@ class Previews:
         for viewer, pictures in shown.items():
             viewer.show(pictures)
         return done
+
+    def idle(self, work: int) -> None:
+        """The wait between two turns: until a picture is due, or `rouse`."""
+        if work == 0:
+            self._roused.wait(self.rest_ns() / NANOS_PER_SECOND)
+        self._roused.clear()
+
+    def rouse(self) -> None:
+        """Ends that wait: somebody came."""
+        self._roused.set()
+
+    def rest_ns(self) -> int:
+        """How long there is nothing to do, as far as is known now."""
+        now_ns = self._clock.monotonic_ns()
+        next_ns = min((_next_look(watched, now_ns) for watched in self.streams()), default=now_ns + LONGEST_NS)
+        return min(max(0, next_ns - now_ns), LONGEST_NS)
 
     def attach_due(self) -> int:
         """Makes the readers that are missing. Waits for leases, so it has a thread of its own."""
@@ -233,6 +254,7 @@ class Previews:
             if wanted:
                 watched.refusal = ""
                 watched.source = source
+                self.rouse()
         if not wanted:
             source.close()
         return wanted
@@ -250,6 +272,15 @@ class Previews:
                 return
             del self._streams[watched.stream_id]
         _close(watched)
+
+
+def _next_look(watched: Watched, now_ns: int) -> int:
+    """When a turn may do something for a stream, if nobody says so earlier."""
+    if not watched.viewers:
+        return watched.unwatched_ns + LINGER_NS + 1
+    if watched.source is None:
+        return now_ns + LONGEST_NS
+    return watched.due_ns if watched.due_ns > now_ns else now_ns + LATE_NS
 
 
 def _close(watched: Watched) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 
 from framepool.clock import NANOS_PER_SECOND, ManualClock
 from framepool.console.picture import Wish, decoded
-from framepool.console.preview import FULL_RATE_STREAMS, LINGER_NS, MOST_STREAMS, RETRY_NS, Pictures, Previews
+from framepool.console.preview import (
+    FULL_RATE_STREAMS,
+    LATE_NS,
+    LINGER_NS,
+    LONGEST_NS,
+    MOST_STREAMS,
+    RETRY_NS,
+    Pictures,
+    Previews,
+)
 from framepool.errors import AttachRefused, FrameOverwritten
 
 STREAM = 10_000
@@ -280,3 +290,46 @@ def test_pages_that_ask_for_ever_more_streams_meet_a_bound(room: Room) -> None:
     assert counted["watched"] == MOST_STREAMS
     assert counted["too many streams"] == MOST_STREAMS + 64 + 1
     assert room.turn() == 1, "who was there before is served"
+
+
+def test_nobody_is_waited_for_by_looking_all_the_time(room: Room) -> None:
+    """As many turns as there are pictures, and none too late for one."""
+    viewer = Viewer()
+    assert room.previews.rest_ns() == LONGEST_NS
+    room.watch(viewer, STREAM)
+    turns = 0
+    while len(viewer.shown) < 10:
+        viewer.ready = True
+        room.turn(room.previews.rest_ns())
+        turns += 1
+    assert turns == 10
+    assert room.clock.monotonic_ns() <= NANOS_PER_SECOND + LATE_NS + 10 * PERIOD_NS
+    viewer.ready = False
+    room.turn(room.previews.rest_ns())
+    assert room.previews.rest_ns() == LATE_NS, "it is due, and waits for who draws it"
+    room.previews.leave(viewer)
+    while not room.sources[STREAM].closed:
+        room.turn(room.previews.rest_ns())
+        turns += 1
+    assert turns < 20
+    assert room.clock.monotonic_ns() <= NANOS_PER_SECOND + LINGER_NS + 13 * PERIOD_NS
+
+
+@pytest.mark.parametrize("event", ["a viewer", "a reader", "an end"])
+def test_whoever_comes_ends_the_wait(room: Room, event: str) -> None:
+    if event == "a reader":
+        room.previews.watch(Viewer(), [STREAM])
+        room.previews.idle(0)  # that was the viewer
+    ended = threading.Event()
+    waiting = threading.Thread(target=lambda: [room.previews.idle(0), ended.set()], daemon=True)
+    room.previews.rest_ns = lambda: 3_600 * NANOS_PER_SECOND  # type: ignore[method-assign]
+    waiting.start()
+    match event:
+        case "a viewer":
+            room.previews.watch(Viewer(), [STREAM])
+        case "a reader":
+            room.previews.attach_due()
+        case _:
+            room.previews.rouse()
+    assert ended.wait(60)
+    waiting.join()

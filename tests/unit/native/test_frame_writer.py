@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,10 @@ import pytest
 
 from framepool._native.aeron import Heartbeat
 from framepool._native.frames import ABANDONED, EXPIRED, ClaimedSlot, FrameWriter
-from framepool._native.seqlock import CheckedSlot, Layout
+from framepool._native.seqlock import CheckedSlot, Layout, RingWriter
 from framepool.errors import NoPoolFits, SequenceError, TensorError, TransportClosed
 from framepool.shm.drop import DropReason
+from framepool.shm.pool import Pool
 from framepool.shm.tensor import TensorLayout
 from framepool.transport.aeron import Client, Outcome
 from framepool.transport.media_driver import MediaDriver
@@ -373,3 +377,52 @@ def test_long_payload_is_copied_to_the_byte(ends: Ends, ring: int, nbytes: int, 
     around = slots.pool_bytes(1)
     assert (around[: 64 + stride] == 255).all()
     assert (around[64 + stride + nbytes :] == 255).all()
+
+
+def untouched(pages: mmap.mmap, offset: int) -> bool:
+    """Whether nobody has written to a page of a private mapping of a file: then it is the file's."""
+    address = np.frombuffer(pages, np.uint8).ctypes.data + offset
+    assert pages[offset] == 0  # it is there
+    with open("/proc/self/pagemap", "rb") as pagemap:
+        pagemap.seek(address // mmap.PAGESIZE * 8)
+        (entry,) = struct.unpack("<Q", pagemap.read(8))
+    assert entry >> 63, "the page is in memory"
+    return bool(entry >> 61 & 1)
+
+
+def test_slot_that_somebody_fills_is_left_alone_when_another_is_committed(ends: Ends, tmp_path: Path) -> None:
+    """A writer fetches the next slot by writing what is there: what a camera has just put there would be lost."""
+    stride, nslots = 2 * mmap.PAGESIZE, 4
+    path = tmp_path / "pool"
+    path.write_bytes(bytes(64 + stride * nslots))
+    with path.open("r+b") as file:
+        pages = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+    pool = Pool(1, stride, nslots, pages)
+    ring = RingWriter(np.zeros(64 + 256 * nslots, np.uint8), nslots, [pool])
+    writer = FrameWriter(ends.publication, ring, STREAM, EPOCH)
+
+    def slot(index: int) -> int:
+        return 64 + stride * index
+
+    ring.claim(0, IMAGE.nbytes)
+    ring.claim(1, IMAGE.nbytes)
+    writer.commit(0, LAYOUT)
+    assert untouched(pages, slot(1)), "it was claimed before"
+    writer.commit(1, LAYOUT)
+    assert not untouched(pages, slot(2)), "nobody has it: it is fetched"
+    ring.claim(2, IMAGE.nbytes)
+    assert untouched(pages, slot(0))
+    ring.claim(4, IMAGE.nbytes)  # of the next lap, and 3 is left out
+    ring.claim(7, IMAGE.nbytes)
+    writer.commit(7, LAYOUT)
+    assert untouched(pages, slot(0)), "its claim is still open"
+
+
+def test_tensor_header_is_written_where_the_slot_has_another(writer: FrameWriter, slots: CoreSlots) -> None:
+    other = np.arange(8, dtype=np.int16)
+    layouts = {id(IMAGE): LAYOUT, id(other): Layout(TensorLayout.of(other).header)}
+    for seq, image in enumerate([IMAGE] * 9 + [other] * 9 + [IMAGE] * 9):
+        if seq % 9 == 4:
+            slots.header[64 + 256 * (seq % 8) + 100] ^= 255  # whatever it held
+        writer.publish(seq, image, layouts[id(image)], seq)
+        assert np.array_equal(content(slots, seq), image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
@@ -9,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from framepool.errors import TransportClosed, TransportError
+from framepool._native.limits import aeron_send
+from framepool.errors import ForkedError, TransportClosed, TransportError
 from framepool.transport.aeron import AnyPublication, Client, Filter
 from tests.unit.transport.conftest import CHANNEL, Ends, Until, tasks
 
@@ -61,6 +63,53 @@ def test_sleeping_program_stalls_nobody(ends: Ends, send: Send, until: Until) ->
     until(lambda: drain.statistics()["received"] == count)
     assert drain.statistics()["overwritten"] == count - 16
     assert int.from_bytes(drain.take()[-1][:4]) == count - 1
+
+
+def test_reader_who_never_catches_up_stalls_nobody(client: Client, ends: Ends, until: Until) -> None:
+    """He looks often and takes a part of what there is: the rest must not pile up in the log."""
+    channel = "aeron:ipc?term-length=1m"
+    publication = client.add_exclusive_publication(channel, 12)
+    drain = client.add_subscription(channel, 12).drain(capacity=1024, max_message=64)
+    until(lambda: publication.is_connected)
+    sent = sum(aeron_send(publication, 64, 200, 25_000) for _ in range(200) if drain.take(1) is not None)
+    assert sent == 40_000, "none was refused for want of room"
+    until(lambda: drain.statistics()["received"] == sent)
+
+
+def test_one_thread_stands_by_for_all_drains(client: Client, ends: Ends, until: Until) -> None:
+    threads = tasks()
+    drains = [ends.subscription.drain(), *(client.add_subscription(CHANNEL, 10).drain() for _ in range(7))]
+    (shared,) = tasks() - threads
+    ends.publication.offer(b"to all")
+    until(lambda: all(drain.waiting for drain in drains))
+    assert drains[0].fileno() >= 0
+    (own,) = tasks() - threads - {shared}
+    assert drains[0].take() == [b"to all"]
+    ends.publication.offer(b"again")
+    until(lambda: drains[0].waiting and drains[7].waiting == 2)
+    drains[0].close()
+    until(lambda: own not in tasks())
+    for drain in drains[1:]:
+        assert shared in tasks()
+        drain.close()
+    until(lambda: shared not in tasks())
+
+
+def test_forked_child_cannot_touch_what_its_parent_drains(ends: Ends) -> None:
+    with ends.subscription.drain() as drain:
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            code = 1
+            try:
+                ends.subscription.set_filter(schema_id=900)
+            except ForkedError:
+                drain.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        ends.publication.offer(b"as before")
+        assert drain.wait(10)
 
 
 def test_filter_applies_to_a_drain_and_can_change(client: Client, ends: Ends, until: Until) -> None:

@@ -76,7 +76,7 @@ def test_the_ears_of_a_client_hear_whatever_is_polled_there(client: Client, ends
     assert ends.subscription.poll() == [b"first"]
     with ends.subscription.drain() as drain:
         assert ends.publication.offer(b"second") >= 0
-        assert not ears.wait(5 * NANOS_PER_MILLI), "a drain has a thread of its own that takes it"
+        assert not ears.wait(5 * NANOS_PER_MILLI), "what is drained is not for ears"
         assert drain.take() == [b"second"]
     assert ends.publication.offer(b"third") >= 0
     assert ears.wait(LONG), "polled again"
