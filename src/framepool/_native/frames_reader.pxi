@@ -291,12 +291,15 @@ cdef class FrameReader(UnderLease):
         cdef list result
         cdef Taken taken
         cdef Py_ssize_t left
+        cdef int64_t now = fp_clock_ns(CLOCK_MONOTONIC)
         if limit < 1:
             raise ValueError("the limit is at least 1")
-        if self.over():
+        if self.over_at(now):
             return None
         result = []
         self.begin()
+        if self.ages is not None and self.ages.clock == CLOCK_MONOTONIC:
+            self.now = now
         self.pace()
         left = limit if self.most == RELAXED else min(limit, self.most // SIXTEENTHS)
         while left > 0 and self.advance(&found, left):
@@ -550,7 +553,7 @@ cdef class FrameReader(UnderLease):
         self.pool = checked.slot.pool
         self.look_forward(found.seq + 1)
         if self.ages is not None and checked.slot.timestamp_ns:
-            if self.now == 0:
+            if self.now <= <int64_t>checked.slot.timestamp_ns:  # it came meanwhile
                 self.now = fp_clock_ns(self.ages.clock)
             self.ages.record(self.now - <int64_t>checked.slot.timestamp_ns)
         return taken

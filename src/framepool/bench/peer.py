@@ -63,6 +63,11 @@ class Receiver(ABC):
         """Shows the frames that are there, each until `see` comes back. It looks and does not wait, unless the
         transport has threads of its own, which need the core: then it may wait for them."""
 
+    def poll_again(self, see: See, times: int) -> None:
+        """Polls so many times: in a loop of its own where a call each time would be much of what a poll takes."""
+        for _ in range(times):
+            self.poll(see)
+
 
 class Peer(ABC):
     """A transport."""

@@ -72,5 +72,10 @@ class IceoryxReceiver(Receiver):
         self._array = ctypes.c_uint8 * nbytes
 
     def poll(self, see: See) -> None:
-        while (sample := self._receive()) is not None:
-            see(np.frombuffer(self._array.from_address(sample.payload_ptr), np.uint64))
+        self.poll_again(see, 1)
+
+    def poll_again(self, see: See, times: int) -> None:
+        receive, array = self._receive, self._array
+        for _ in range(times):
+            while (sample := receive()) is not None:
+                see(np.frombuffer(array.from_address(sample.payload_ptr), np.uint64))

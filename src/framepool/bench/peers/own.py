@@ -73,9 +73,14 @@ class OwnReceiver(Receiver):
         self._poll = consumer.poll
 
     def poll(self, see: See) -> None:
-        for frame in self._poll():
-            try:
-                with frame as image:
-                    see(image)
-            except FrameOverwritten:
-                self.torn += 1
+        self.poll_again(see, 1)
+
+    def poll_again(self, see: See, times: int) -> None:
+        poll = self._poll
+        for _ in range(times):
+            for frame in poll():
+                try:
+                    with frame as image:
+                        see(image)
+                except FrameOverwritten:
+                    self.torn += 1
