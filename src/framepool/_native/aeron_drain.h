@@ -252,29 +252,28 @@ static int fp_drain_turn(fp_drain_t *drain)
     return read;
 }
 
-/* A reader's turn past the queue, which is empty: up to `limit` messages straight from the log into its records. */
+/* A reader's turn past the queue, which is empty: up to `limit` messages straight from the log into its records. If the
+ * thread that stands by is at it, it is waited for: it may have lost its processor in the middle, and gets this one. */
 static size_t fp_drain_take_straight(fp_drain_t *drain, uint8_t *records, size_t most, size_t limit)
 {
     fp_straight_t *straight = &drain->straight;
     size_t taken = 0;
 
-    if (0 == pthread_mutex_trylock(&drain->turn))
+    pthread_mutex_lock(&drain->turn);
+    if (fp_drain_can_turn(drain) && 0 == fp_drain_queued(drain)) /* it stays empty while we have the turn */
     {
-        if (fp_drain_can_turn(drain) && 0 == fp_drain_queued(drain)) /* it stays empty while we have the turn */
-        {
-            straight->records = records;
-            straight->most = most;
-            straight->count = 0;
-            drain->receiver.coming = NULL != straight->coming.slot ? &straight->coming : NULL;
-            limit = limit < FP_DRAIN_LIMIT ? limit : FP_DRAIN_LIMIT;
-            straight->emptied = fp_drain_turn_held(drain, limit) < (int)limit;
-            straight->records = NULL;
-            drain->receiver.coming = NULL;
-            taken = straight->count;
-            fp_drain_forward(&straight->total, (int64_t)taken);
-        }
-        pthread_mutex_unlock(&drain->turn);
+        straight->records = records;
+        straight->most = most;
+        straight->count = 0;
+        drain->receiver.coming = NULL != straight->coming.slot ? &straight->coming : NULL;
+        limit = limit < FP_DRAIN_LIMIT ? limit : FP_DRAIN_LIMIT;
+        straight->emptied = fp_drain_turn_held(drain, limit) < (int)limit;
+        straight->records = NULL;
+        drain->receiver.coming = NULL;
+        taken = straight->count;
+        fp_drain_forward(&straight->total, (int64_t)taken);
     }
+    pthread_mutex_unlock(&drain->turn);
     return taken;
 }
 
