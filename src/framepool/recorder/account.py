@@ -100,7 +100,7 @@ class Survey(msgspec.Struct, frozen=True):
 class _Epoch:
     """The frames of one epoch."""
 
-    __slots__ = ("before", "cause", "first", "newest", "next", "settled")
+    __slots__ = ("before", "cause", "first", "heard", "newest", "next", "settled")
 
     def __init__(self, next_seq: int, *, resumed: bool = False) -> None:
         self.first = 0 if resumed else next_seq
@@ -113,6 +113,8 @@ class _Epoch:
         self.cause = Reason.GAP
         self.settled = resumed
         """Whether the ring was asked where the account begins."""
+        self.heard = False
+        """Whether this recorder was told of any of its frames."""
 
 
 class StreamAccount:
@@ -183,11 +185,15 @@ class StreamAccount:
         known = self._epochs[epoch]
         known.next = seq + 1
         known.newest = max(known.newest, seq)
+        known.heard = True
 
     def dropped(
         self, epoch: int, seq: int, reason: Reason, detail: str = "", *, gap: Reason = Reason.GAP
     ) -> list[Loss]:
-        """This frame was told of, and cannot be recorded; what is missing before it is lost because of `gap`."""
+        """This frame was told of, and cannot be recorded; what is missing before it is lost because of `gap`, or because
+        no recorder was there, if the one before saw the epoch and this one has not mapped it yet."""
+        if epoch in self._resumed and not self._epochs[epoch].heard:
+            gap = Reason.NOT_RECORDING
         before = self.expect(epoch, seq, gap)
         if before is None:
             return []

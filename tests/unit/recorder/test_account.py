@@ -147,6 +147,16 @@ def test_frames_that_are_still_there_after_a_restart_are_recorded() -> None:
     assert recorded(again, 1, 7) == []
 
 
+
+def test_frames_that_nobody_recorded_are_told_apart_from_those_before_a_recorder_had_mapped() -> None:
+    """The next recorder may be told of frames before it has the regions."""
+    again = StreamAccount(STREAM, AccountState({1: 3}))
+    assert brief(again.dropped(1, 7, Reason.NOT_MAPPED)) == [(1, 3, 6, "not recording"), (1, 7, 7, "not mapped")]
+    assert brief(again.dropped(1, 9, Reason.NOT_MAPPED)) == [(1, 8, 8, "gap"), (1, 9, 9, "not mapped")]
+    assert again.mapped(1, Survey(4, 11, False)) == []
+    assert brief(recorded(again, 1, 13)) == [(1, 10, 11, "not recording"), (1, 12, 12, "gap")]
+
+
 def test_frames_that_the_last_recorder_dealt_with_are_nothing_to_the_next_one() -> None:
     """It may hear them again: who joins a local stream hears it from where its slowest reader stood."""
     again = StreamAccount(STREAM, AccountState({1: 3}))
