@@ -190,8 +190,8 @@ class StreamAccount:
     def dropped(
         self, epoch: int, seq: int, reason: Reason, detail: str = "", *, gap: Reason = Reason.GAP
     ) -> list[Loss]:
-        """This frame was told of, and cannot be recorded; what is missing before it is lost because of `gap`, or because
-        no recorder was there, if the one before saw the epoch and this one has not mapped it yet."""
+        """This frame was told of, and cannot be recorded; what is missing before it is lost because of `gap`, or for
+        want of a recorder, if the one before saw the epoch and this one has not mapped it yet."""
         if epoch in self._resumed and not self._epochs[epoch].heard:
             gap = Reason.NOT_RECORDING
         before = self.expect(epoch, seq, gap)

@@ -147,7 +147,6 @@ def test_frames_that_are_still_there_after_a_restart_are_recorded() -> None:
     assert recorded(again, 1, 7) == []
 
 
-
 def test_frames_that_nobody_recorded_are_told_apart_from_those_before_a_recorder_had_mapped() -> None:
     """The next recorder may be told of frames before it has the regions."""
     again = StreamAccount(STREAM, AccountState({1: 3}))
